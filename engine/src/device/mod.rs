@@ -1,0 +1,211 @@
+//! A device runs a [`Program`] on a batch of tokens.
+//!
+//! It owns the weights in its own layout, the paged KV cache and the activations, all allocated when it is
+//! opened. It knows tokens, positions, slots and block tables; it knows no request, no queue and no
+//! sampling. [`cpu`] runs the ops in Rust, [`wgpu`] as WGSL dispatches.
+//!
+//! Invariant: what a row computes depends only on its own sequence, never on what else is in the batch,
+//! so a text does not change with its company.
+
+use std::time::Duration;
+
+use crate::program::{BatchShape, Program, WeightId};
+
+pub mod cpu;
+pub mod wgpu;
+
+/// The tokens of one step, from any number of sequences. Rows of one sequence are adjacent and in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Token ids, one per row.
+    pub tokens: Vec<u32>,
+    /// Position of each row's token in its sequence.
+    pub positions: Vec<u32>,
+    /// Where each row's key and value go: `block · block_size + position % block_size`.
+    pub slots: Vec<u32>,
+    /// The sequences, in row order.
+    pub sequences: Vec<BatchSequence>,
+    /// Block numbers of all sequences, one run after the other. Position p of a sequence is in its block
+    /// number `p / block_size`.
+    pub block_tables: Vec<u32>,
+    /// Rows whose logits are wanted, rising.
+    pub logits_rows: Vec<u32>,
+}
+
+/// One sequence's share of a [`Batch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchSequence {
+    /// First row.
+    pub first_row: u32,
+    /// Rows.
+    pub num_rows: u32,
+    /// Tokens in the cache once these rows are stored: the last row's position + 1.
+    pub context_len: u32,
+    /// Start of its run in `block_tables`.
+    pub block_table_start: u32,
+}
+
+impl Batch {
+    /// Empties the batch, keeping its memory.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.slots.clear();
+        self.sequences.clear();
+        self.block_tables.clear();
+        self.logits_rows.clear();
+    }
+
+    /// What the ops' costs depend on.
+    pub fn shape(&self) -> BatchShape {
+        BatchShape {
+            tokens: self.tokens.len() as u64,
+            logits_rows: self.logits_rows.len() as u64,
+            attended: self.positions.iter().map(|position| u64::from(*position) + 1).sum(),
+            context: self.sequences.iter().map(|sequence| u64::from(sequence.context_len)).sum(),
+        }
+    }
+}
+
+/// Sizes a device is opened with. Nothing grows afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// KV blocks in the pool; block numbers are below it.
+    pub num_blocks: usize,
+    /// Tokens per block.
+    pub block_size: usize,
+    /// Most rows in one batch.
+    pub max_tokens: usize,
+    /// Most sequences, and most logits rows, in one batch.
+    pub max_sequences: usize,
+    /// Most blocks one sequence can have.
+    pub max_blocks_per_sequence: usize,
+}
+
+/// Where the stored bytes of a program's weights come from.
+pub trait WeightSource: Sync {
+    /// `rows · row_bytes` bytes in the weight's format.
+    fn weight(&self, id: WeightId) -> &[u8];
+}
+
+/// Which device to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// A hardware adapter if there is one, else the CPU.
+    #[default]
+    Auto,
+    /// Any wgpu adapter, software ones included.
+    Wgpu,
+    /// The CPU.
+    Cpu,
+}
+
+/// What a device is, for the log, `/version`, the info metric and the resource attributes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// `wgpu` or `cpu`.
+    pub kind: &'static str,
+    /// Name as the driver or the operating system gives it.
+    pub name: String,
+    /// `DiscreteGpu`, `IntegratedGpu`, `VirtualGpu`, `Cpu` or `Other`.
+    pub device_type: String,
+    /// `vulkan`, `metal`, `dx12`, or `rust` for the CPU device.
+    pub backend: String,
+    /// Driver name and version; empty if there is none.
+    pub driver: String,
+}
+
+/// An adapter found and chosen, before memory is committed.
+pub trait Adapter: Send {
+    /// What it is.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Bytes that a model and its cache may use; `None` where it cannot be known.
+    fn available_memory(&self) -> Option<u64>;
+
+    /// Uploads the weights, allocates the cache and the activations, builds every pipeline.
+    fn open(
+        self: Box<Self>,
+        program: &Program,
+        weights: &dyn WeightSource,
+        limits: DeviceLimits,
+    ) -> Result<Box<dyn Device>, DeviceError>;
+}
+
+/// A device ready to compute.
+pub trait Device: Send {
+    /// What it is.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Runs the program on a batch and writes the wanted logits, row after row, to `logits` (cleared
+    /// first). Blocks until they are on the host.
+    ///
+    /// # Errors
+    /// After [`DeviceError::Lost`] the device is of no more use.
+    fn execute(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError>;
+}
+
+/// What one execution measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExecuteTimes {
+    /// First op to last op, by the device's own clock (timestamp queries on wgpu, a monotonic clock around
+    /// the ops on the CPU); `None` where the device has no timestamps.
+    pub forward: Option<Duration>,
+}
+
+/// Why a device could not be opened or could not compute.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// No adapter matches the choice.
+    #[error("no {wanted} found; tried: {tried}. {advice}")]
+    NoAdapter {
+        /// What was asked for.
+        wanted: &'static str,
+        /// What was looked at, and why each was not taken.
+        tried: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// Something needs more than the device allows.
+    #[error("{what} needs {needed} {unit}, the device allows {allowed}")]
+    Limit {
+        /// What was to be allocated or dispatched.
+        what: String,
+        /// How much it takes.
+        needed: u64,
+        /// How much there is.
+        allowed: u64,
+        /// `bytes`, `workgroups` …
+        unit: &'static str,
+    },
+    /// The device went away or refused to go on.
+    #[error("the device was lost: {0}")]
+    Lost(String),
+    /// The driver or the shader compiler refused something.
+    #[error("the device failed: {0}")]
+    Failed(String),
+}
+
+/// Finds the adapter for a choice. `require_gpu` refuses software adapters and the CPU device.
+///
+/// # Errors
+/// [`DeviceError::NoAdapter`] with what was tried.
+pub fn find_adapter(choice: DeviceChoice, require_gpu: bool) -> Result<Box<dyn Adapter>, DeviceError> {
+    match choice {
+        DeviceChoice::Cpu if require_gpu => Err(DeviceError::NoAdapter {
+            wanted: "GPU",
+            tried: "nothing, because --device is cpu".to_owned(),
+            advice: "drop --require-gpu, or use --device auto or wgpu",
+        }),
+        DeviceChoice::Cpu => Ok(Box::new(cpu::CpuAdapter::new())),
+        DeviceChoice::Wgpu => wgpu::find(require_gpu),
+        DeviceChoice::Auto => match wgpu::find(true) {
+            Ok(adapter) => Ok(adapter),
+            Err(error) if require_gpu => Err(error),
+            Err(error) => {
+                tracing::info!("using the CPU device: {error}");
+                Ok(Box::new(cpu::CpuAdapter::new()))
+            }
+        },
+    }
+}

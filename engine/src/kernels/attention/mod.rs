@@ -1,0 +1,3 @@
+//! The `attention` op.
+
+pub mod reference;

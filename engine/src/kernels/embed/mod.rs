@@ -1,0 +1,3 @@
+//! The `embed` op.
+
+pub mod reference;

@@ -1,0 +1,3 @@
+//! The `gather_rows` op.
+
+pub mod reference;

@@ -1,0 +1,3 @@
+//! The `matmul` op.
+
+pub mod reference;

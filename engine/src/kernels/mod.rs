@@ -1,0 +1,13 @@
+//! One folder per op: `mod.rs` (layout, dispatch, limits), the WGSL, `reference.rs` (plain loops in `f32`,
+//! the definition of the op) and the tests that compare kernel with reference.
+//!
+//! References are written for reading. They are what both devices are compared with; they are no device.
+
+pub mod attention;
+pub mod embed;
+pub mod gather_rows;
+pub mod matmul;
+pub mod rms_norm;
+pub mod rope;
+pub mod silu_mul;
+pub mod store_kv;

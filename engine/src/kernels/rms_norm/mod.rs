@@ -1,0 +1,3 @@
+//! The `rms_norm` op.
+
+pub mod reference;

@@ -1,0 +1,3 @@
+//! The `rope` op.
+
+pub mod reference;

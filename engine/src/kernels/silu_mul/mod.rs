@@ -1,0 +1,3 @@
+//! The `silu_mul` op.
+
+pub mod reference;

@@ -1,0 +1,3 @@
+//! The `store_kv` op.
+
+pub mod reference;

@@ -1,0 +1,380 @@
+//! The forward pass as data: a list of ops over named buffers and weights.
+//!
+//! An architecture module (`model::llama`) builds a [`Program`] once; every device runs the same list. Each
+//! op states what it costs for a given batch ([`Op::cost`]), which is all that the FLOP and bandwidth
+//! counters and the detailed traces know about the model.
+//!
+//! Activations are `f32`, row-major, one row per token of the batch ([`Rows::Tokens`]) or per row whose
+//! logits are wanted ([`Rows::Logits`]). Weights are row-major too: `rows` output features of `columns`
+//! input features each. The keys and values of past tokens live in the paged KV cache, one pair of arrays
+//! per layer, `[slot][kv_head][head_size]`; a slot is `block · block_size + offset`.
+//!
+//! Invariant: ids index into the program that made them; buffers named by an op have the widths the op
+//! asks for ([`Program::check`]).
+
+use crate::tensor_type::TensorType;
+
+/// Index of an activation buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BufferId(pub usize);
+
+/// Index of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WeightId(pub usize);
+
+/// What a buffer has one row for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rows {
+    /// Every token of the batch.
+    Tokens,
+    /// Every entry of the batch's `logits_rows`.
+    Logits,
+}
+
+/// An activation buffer: `rows × width` values of `f32`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// For people: `hidden`, `query`, `logits` …
+    pub name: &'static str,
+    /// Number of rows.
+    pub rows: Rows,
+    /// Values per row.
+    pub width: usize,
+}
+
+/// A weight matrix (a vector is a matrix of one row).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weight {
+    /// Name of the tensor in the model file.
+    pub name: String,
+    /// Storage format.
+    pub format: TensorType,
+    /// Output features.
+    pub rows: usize,
+    /// Input features.
+    pub columns: usize,
+}
+
+impl Weight {
+    /// Stored bytes.
+    pub fn bytes(&self) -> usize {
+        self.rows * self.format.row_bytes(self.columns).expect("checked when the weight was declared")
+    }
+}
+
+/// Which values of a head rotate together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RopeStyle {
+    /// Neighbours (2i, 2i+1): `llama` GGUF files, whose q and k weights are permuted for it.
+    Pairs,
+    /// Halves (i, i + rotary/2): the original layout of qwen2, qwen3, gemma3.
+    Halves,
+}
+
+/// One step of the forward pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Op {
+    /// Place in the program, as traces show it: `layer.3.attention`, `embed`, `logits`.
+    pub name: String,
+    /// What it computes.
+    pub kind: OpKind,
+}
+
+/// The ops that exist. Each has a folder in `kernels` with its reference implementation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OpKind {
+    /// `out[t] = table[token[t]]`.
+    Embed {
+        /// `vocabulary × width`.
+        table: WeightId,
+        /// Width of the table.
+        out: BufferId,
+    },
+    /// `out[r] = input[r] / sqrt(mean(input[r]²) + epsilon) · weight`.
+    RmsNorm {
+        /// Any buffer.
+        input: BufferId,
+        /// `1 × width`.
+        weight: WeightId,
+        /// As wide as `input`.
+        out: BufferId,
+        /// Added to the mean square.
+        epsilon: f32,
+    },
+    /// `out[r][n] = Σ_k input[r][k] · weight[n][k]`, added to what is in `out` if `accumulate`.
+    MatMul {
+        /// Width `weight.columns`.
+        input: BufferId,
+        /// The matrix.
+        weight: WeightId,
+        /// Width `weight.rows`.
+        out: BufferId,
+        /// Residual connection: `out +=` instead of `out =`.
+        accumulate: bool,
+    },
+    /// Rotates the first `rotary` values of each head in place by the token's position: pair i turns by
+    /// `position · base^(−2i / rotary)`.
+    Rope {
+        /// Width `num_heads · head_size`.
+        buffer: BufferId,
+        /// Heads in a row.
+        num_heads: usize,
+        /// Values per head.
+        head_size: usize,
+        /// Values that rotate; even, at most `head_size`.
+        rotary: usize,
+        /// Frequency base.
+        base: f32,
+        /// Which values rotate together.
+        style: RopeStyle,
+    },
+    /// Writes the batch's keys and values to their slots of the layer's cache.
+    StoreKv {
+        /// Width `num_kv_heads · head_size`.
+        key: BufferId,
+        /// Same width.
+        value: BufferId,
+        /// Cache layer.
+        layer: usize,
+    },
+    /// Causal attention of each token over its sequence's cache, the token's own entry included: a token
+    /// at position p sees positions 0..=p. Query head h reads KV head `h / (num_heads / num_kv_heads)`.
+    Attention {
+        /// Width `num_heads · head_size`.
+        query: BufferId,
+        /// Same width.
+        out: BufferId,
+        /// Cache layer.
+        layer: usize,
+        /// Query heads.
+        num_heads: usize,
+        /// Multiplies the dot products, usually `1 / sqrt(head_size)`.
+        scale: f32,
+    },
+    /// `out = gate · sigmoid(gate) · up`, value by value; `out` may be `gate`.
+    SiluMul {
+        /// Any width.
+        gate: BufferId,
+        /// Same width.
+        up: BufferId,
+        /// Same width.
+        out: BufferId,
+    },
+    /// `out[i] = input[logits_rows[i]]`: from one row per token to one row per wanted logits row.
+    GatherRows {
+        /// Rows: tokens.
+        input: BufferId,
+        /// Rows: logits; same width.
+        out: BufferId,
+    },
+}
+
+/// The forward pass of one model.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Activation buffers.
+    pub buffers: Vec<Buffer>,
+    /// Weights, in file order or not.
+    pub weights: Vec<Weight>,
+    /// Ops in the order of execution.
+    pub ops: Vec<Op>,
+    /// Where the logits end up: rows of [`Rows::Logits`], width = vocabulary.
+    pub logits: BufferId,
+    /// Layers that have a KV cache.
+    pub num_layers: usize,
+    /// KV heads of each layer.
+    pub num_kv_heads: usize,
+    /// Values per head.
+    pub head_size: usize,
+}
+
+/// What an op costs on the batch it was asked about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Floating-point operations (a multiply-add is two).
+    pub flops: u64,
+    /// Bytes read: weights as stored, activations and cache as `f32`.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+}
+
+impl std::ops::AddAssign for Cost {
+    fn add_assign(&mut self, other: Cost) {
+        self.flops += other.flops;
+        self.bytes_read += other.bytes_read;
+        self.bytes_written += other.bytes_written;
+    }
+}
+
+/// What a cost depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchShape {
+    /// Tokens in the batch.
+    pub tokens: u64,
+    /// Rows whose logits are wanted.
+    pub logits_rows: u64,
+    /// Σ over tokens of the positions each attends to.
+    pub attended: u64,
+    /// Σ over sequences of their context length: what attention must read at least once.
+    pub context: u64,
+}
+
+const F32: u64 = 4;
+
+impl Program {
+    /// Width of `num_kv_heads` heads: values one token adds to a layer's key (or value) cache.
+    pub fn kv_width(&self) -> usize {
+        self.num_kv_heads * self.head_size
+    }
+
+    /// Values per logits row.
+    pub fn vocabulary(&self) -> usize {
+        self.buffers[self.logits.0].width
+    }
+
+    /// Bytes the weights take as stored.
+    pub fn weight_bytes(&self) -> u64 {
+        self.weights.iter().map(|weight| weight.bytes() as u64).sum()
+    }
+
+    /// Bytes of KV cache one token takes over all layers.
+    pub fn kv_bytes_per_token(&self) -> u64 {
+        2 * F32 * (self.num_layers * self.kv_width()) as u64
+    }
+
+    /// Bytes the activation buffers take for a batch of `tokens` tokens and `logits_rows` rows.
+    pub fn activation_bytes(&self, tokens: usize, logits_rows: usize) -> u64 {
+        self.buffers
+            .iter()
+            .map(|buffer| {
+                let rows = if buffer.rows == Rows::Tokens { tokens } else { logits_rows };
+                F32 * (rows * buffer.width) as u64
+            })
+            .sum()
+    }
+
+    /// Cost of one op for a batch.
+    pub fn cost(&self, op: &Op, batch: BatchShape) -> Cost {
+        let rows = |id: BufferId| match self.buffers[id.0].rows {
+            Rows::Tokens => batch.tokens,
+            Rows::Logits => batch.logits_rows,
+        };
+        let width = |id: BufferId| self.buffers[id.0].width as u64;
+        let bytes = |id: BufferId| F32 * rows(id) * width(id);
+        match op.kind {
+            OpKind::Embed { table, out } => {
+                let weight = &self.weights[table.0];
+                let row = (weight.bytes() / weight.rows) as u64;
+                Cost { flops: 0, bytes_read: batch.tokens * (row + F32), bytes_written: bytes(out) }
+            }
+            OpKind::RmsNorm { input, weight, out, .. } => Cost {
+                flops: 4 * rows(input) * width(input),
+                bytes_read: bytes(input) + self.weights[weight.0].bytes() as u64,
+                bytes_written: bytes(out),
+            },
+            OpKind::MatMul { input, weight, out, accumulate } => Cost {
+                flops: 2 * rows(input) * width(input) * width(out),
+                bytes_read: self.weights[weight.0].bytes() as u64
+                    + bytes(input)
+                    + if accumulate { bytes(out) } else { 0 },
+                bytes_written: bytes(out),
+            },
+            OpKind::Rope { num_heads, rotary, .. } => {
+                let values = batch.tokens * (num_heads * rotary) as u64;
+                Cost { flops: 3 * values, bytes_read: F32 * values, bytes_written: F32 * values }
+            }
+            OpKind::StoreKv { key, value, .. } => {
+                let moved = bytes(key) + bytes(value);
+                Cost { flops: 0, bytes_read: moved, bytes_written: moved }
+            }
+            OpKind::Attention { query, out, num_heads, .. } => Cost {
+                // Dot products and the weighted sum, each a multiply-add per value.
+                flops: 4 * batch.attended * (num_heads * self.head_size) as u64,
+                bytes_read: bytes(query) + 2 * F32 * batch.context * self.kv_width() as u64,
+                bytes_written: bytes(out),
+            },
+            OpKind::SiluMul { gate, up, out } => Cost {
+                flops: 4 * rows(gate) * width(gate),
+                bytes_read: bytes(gate) + bytes(up),
+                bytes_written: bytes(out),
+            },
+            OpKind::GatherRows { out, .. } => {
+                Cost { flops: 0, bytes_read: bytes(out), bytes_written: bytes(out) }
+            }
+        }
+    }
+
+    /// Cost of the whole forward pass for a batch.
+    pub fn total_cost(&self, batch: BatchShape) -> Cost {
+        let mut total = Cost::default();
+        for op in &self.ops {
+            total += self.cost(op, batch);
+        }
+        total
+    }
+
+    /// Asserts the invariant in the module's head.
+    ///
+    /// # Panics
+    /// On an op whose buffers or weights do not fit together; the message names it.
+    pub fn check(&self) {
+        for op in &self.ops {
+            self.check_op(op);
+        }
+        assert_eq!(self.buffers[self.logits.0].rows, Rows::Logits, "logits have one row per wanted row");
+    }
+
+    fn check_op(&self, op: &Op) {
+        let name = &op.name;
+        let buffer = |id: BufferId| &self.buffers[id.0];
+        let weight = |id: WeightId| &self.weights[id.0];
+        let same = |a: BufferId, b: BufferId| {
+            assert_eq!(buffer(a).width, buffer(b).width, "{name}: widths");
+            assert_eq!(buffer(a).rows, buffer(b).rows, "{name}: rows");
+        };
+        match op.kind {
+            OpKind::Embed { table, out } => {
+                assert_eq!(weight(table).columns, buffer(out).width, "{name}: width of the table");
+                assert_eq!(buffer(out).rows, Rows::Tokens, "{name}: one row per token");
+            }
+            OpKind::RmsNorm { input, weight: id, out, .. } => {
+                same(input, out);
+                assert_eq!((weight(id).rows, weight(id).columns), (1, buffer(input).width), "{name}: weight");
+            }
+            OpKind::MatMul { input, weight: id, out, .. } => {
+                assert_eq!(buffer(input).rows, buffer(out).rows, "{name}: rows");
+                assert_eq!(weight(id).columns, buffer(input).width, "{name}: input width");
+                assert_eq!(weight(id).rows, buffer(out).width, "{name}: output width");
+                assert_ne!(input, out, "{name}: input and output must differ");
+            }
+            OpKind::Rope { buffer: id, num_heads, head_size, rotary, .. } => {
+                assert_eq!(buffer(id).width, num_heads * head_size, "{name}: width");
+                assert!(rotary <= head_size && rotary.is_multiple_of(2), "{name}: rotary {rotary}");
+            }
+            OpKind::StoreKv { key, value, layer } => {
+                same(key, value);
+                assert_eq!(buffer(key).width, self.kv_width(), "{name}: width");
+                assert!(layer < self.num_layers, "{name}: layer {layer}");
+            }
+            OpKind::Attention { query, out, layer, num_heads, .. } => {
+                same(query, out);
+                assert_eq!(buffer(query).width, num_heads * self.head_size, "{name}: width");
+                assert!(num_heads.is_multiple_of(self.num_kv_heads), "{name}: heads");
+                assert!(layer < self.num_layers, "{name}: layer {layer}");
+            }
+            OpKind::SiluMul { gate, up, out } => {
+                same(gate, up);
+                same(gate, out);
+            }
+            OpKind::GatherRows { input, out } => {
+                assert_eq!(buffer(input).width, buffer(out).width, "{name}: widths");
+                assert_eq!(
+                    (buffer(input).rows, buffer(out).rows),
+                    (Rows::Tokens, Rows::Logits),
+                    "{name}: rows"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! `limpid demo`. Stub.

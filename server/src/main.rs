@@ -1,0 +1,2 @@
+//! The `limpid` binary.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The model store: names and sources to files on disk. Stub.

@@ -1,0 +1,2 @@
+//! Chores that CI and people share: `cargo xtask <chore>`.
+fn main() {}
