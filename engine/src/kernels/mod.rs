@@ -7,6 +7,7 @@ pub mod attention;
 pub mod embed;
 pub mod gather_rows;
 pub mod matmul;
+pub mod reference_device;
 pub mod rms_norm;
 pub mod rope;
 pub mod silu_mul;
