@@ -12,3 +12,4 @@ pub mod rms_norm;
 pub mod rope;
 pub mod silu_mul;
 pub mod store_kv;
+pub mod synthetic;
