@@ -101,7 +101,7 @@ impl EngineHandle {
     }
 
     /// Whether requests can be served: the thread runs and its device was not lost.
-    pub fn is_healthy(&self) -> bool {
+    pub fn healthy(&self) -> bool {
         self.state.healthy.load(Ordering::Acquire) && self.is_alive()
     }
 

@@ -112,7 +112,7 @@ fn tokens_events_and_times_of_two_requests_come_back() {
         ]
     );
     // Two steps of prefill, two of decode, each measured by the device as 5 µs.
-    let last = of(1).last().unwrap();
+    let last = of(1).next_back().unwrap();
     assert_eq!(last.times.forward, Some(Duration::from_micros(20)));
     assert!(last.times.execute > Duration::ZERO && last.times.scheduler > Duration::ZERO);
     let totals = seen.iter().fold((0, 0), |(prompt, generated), step| {
@@ -121,9 +121,9 @@ fn tokens_events_and_times_of_two_requests_come_back() {
     assert_eq!(totals, (21, 5));
     let stats = seen.last().unwrap().step.scheduler;
     assert_eq!((stats.num_running, stats.num_waiting_capacity, stats.kv_cache_usage), (0, 0, 0.0));
-    assert!(engine.is_healthy());
+    assert!(engine.healthy());
     engine.shutdown();
-    assert!(!engine.is_alive() && !engine.is_healthy() && !engine.submit(request(3, &[1], 1)));
+    assert!(!engine.is_alive() && !engine.healthy() && !engine.submit(request(3, &[1], 1)));
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn failed_step_ends_its_batch_and_leaves_no_wrong_prefix_behind() {
     assert_eq!(finishes(&seen), [(1, FinishReason::Error)]);
     let error = seen.last().unwrap().outputs[0].error.clone().unwrap();
     assert!(error.contains("out of luck"), "{error}");
-    assert!(engine.is_healthy());
+    assert!(engine.healthy());
     engine.submit(request(2, &[1; 12], 2));
     let seen = until_finished(&steps, 1);
     assert_eq!(finishes(&seen), [(2, FinishReason::Length)]);
@@ -180,7 +180,7 @@ fn assert_all_end_after(
     }
     let seen = until_finished(&steps, 12);
     assert!(finishes(&seen).iter().all(|(_, reason)| *reason == FinishReason::Error));
-    assert!(!engine.is_healthy() && engine.is_alive());
+    assert!(!engine.healthy() && engine.is_alive());
     assert!(engine.submit(request(99, &[1], 1)), "the engine still answers");
     let seen = until_finished(&steps, 1);
     let output = &seen.last().unwrap().outputs[0];
@@ -257,7 +257,7 @@ fn panicking_callback_closes_what_it_owns_and_is_seen() {
     });
     engine.submit(request(1, &[1], 5));
     assert!(steps.recv().is_err(), "the channel closes instead of waiting for ever");
-    assert!(!engine.is_alive() && !engine.is_healthy());
+    assert!(!engine.is_alive() && !engine.healthy());
     engine.shutdown();
 }
 
