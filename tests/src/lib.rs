@@ -1,1 +1,3 @@
 //! Harness and suites that span crates.
+
+pub mod simulation;
