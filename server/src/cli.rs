@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use limpid_engine::config::{EngineConfig, SchedulingPolicy};
 use limpid_engine::device::DeviceChoice;
@@ -70,12 +71,12 @@ pub struct ServeArgs {
     pub port: u16,
 
     /// Key that clients must send as a bearer token; repeat it for several
-    #[arg(long, value_name = "KEY", env = "LIMPID_API_KEY", hide_env_values = true)]
+    #[arg(long, value_name = "KEY", env = "LIMPID_API_KEY", hide_env_values = true, value_parser = not_empty())]
     pub api_key: Vec<String>,
 
     /// Names of the model in the API; the first one is its name in metrics and traces [default: the file's
     /// name without .gguf]
-    #[arg(long, value_name = "NAME", num_args = 1..)]
+    #[arg(long, value_name = "NAME", num_args = 1.., value_parser = not_empty())]
     pub served_model_name: Vec<String>,
 
     /// Longest sequence in tokens, prompt and answer together [default: the model's context length]
@@ -137,6 +138,11 @@ pub struct ServeArgs {
     /// Seconds that running requests get to end after SIGTERM or Ctrl-C before they are aborted
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub shutdown_timeout: u64,
+}
+
+/// An empty key would look like a guard and be none.
+fn not_empty() -> NonEmptyStringValueParser {
+    NonEmptyStringValueParser::new()
 }
 
 /// `--scheduling-policy`.
@@ -277,6 +283,12 @@ mod tests {
             assert_eq!(args.collect_detailed_traces, [Detail::Model, Detail::Worker], "{arguments}");
         }
         assert!(serve("--collect-detailed-traces everything").is_err());
+    }
+
+    #[test]
+    fn an_empty_key_is_refused() {
+        let arguments = ["limpid", "serve", "--api-key", ""];
+        assert_eq!(Cli::try_parse_from(arguments).expect_err("no guard").kind(), ErrorKind::InvalidValue);
     }
 
     #[test]

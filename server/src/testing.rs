@@ -1,17 +1,21 @@
 //! A toy text model and toy engines, so that the frontend and the API run without a model file.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use axum::Router;
 use limpid_engine::chat_template::TemplateError;
+use limpid_engine::device::DeviceInfo;
 use limpid_engine::request::{
     EngineRequest, FinishReason, RequestEvent, RequestEventKind, RequestId, RequestOutput, SampledToken,
     StepFinished, StepOutput, StepTimes, TokenLogprobs,
 };
 use limpid_telemetry::{ModelIdentity, ModelTelemetry, Telemetry, TelemetryConfig, TelemetrySettings};
 use serde_json::{Map, Value};
+use tokio::task::JoinHandle;
 
-use crate::frontend::{Engine, StepSink, TextModel};
+use crate::api::{AppParts, router};
+use crate::frontend::{Engine, Frontend, StepSink, TextModel, channel};
 
 /// A token is a byte; one more token ends the text.
 pub(crate) struct ByteModel;
@@ -195,6 +199,46 @@ impl Engine for ScriptedEngine {
     }
 }
 
+/// Context length of the toy model.
+pub(crate) const MAX_MODEL_LEN: usize = 64;
+
+/// The API over a scripted engine.
+pub(crate) struct ToyApi {
+    pub(crate) router: Router,
+    pub(crate) engine: Arc<ScriptedEngine>,
+    pub(crate) frontend: Frontend,
+    pub(crate) frontend_task: JoinHandle<()>,
+    pub(crate) telemetry: Telemetry,
+}
+
+impl ToyApi {
+    pub(crate) fn new(api_keys: &[&str]) -> ToyApi {
+        let (telemetry, model_telemetry) = telemetry();
+        let (steps, events) = channel();
+        let engine = Arc::new(ScriptedEngine::new(steps));
+        let (frontend, frontend_task) =
+            Frontend::start(events, Arc::clone(&engine) as _, model_telemetry, Arc::new(ByteModel));
+        let router = router(AppParts {
+            frontend: frontend.clone(),
+            telemetry: telemetry.clone(),
+            text: Arc::new(ByteModel),
+            served_names: vec!["toy".to_owned(), "org/toy".to_owned()],
+            max_model_len: MAX_MODEL_LEN,
+            has_priorities: false,
+            api_keys: api_keys.iter().map(|key| (*key).to_owned()).collect(),
+            device: DeviceInfo {
+                kind: "cpu",
+                name: "toy".to_owned(),
+                device_type: "Cpu".to_owned(),
+                backend: "rust".to_owned(),
+                driver: String::new(),
+            },
+            address: None,
+        });
+        ToyApi { router, engine, frontend, frontend_task, telemetry }
+    }
+}
+
 /// Telemetry of one engine, without exporters.
 pub(crate) fn telemetry() -> (Telemetry, ModelTelemetry) {
     let settings = TelemetrySettings { service_version: "test", ..TelemetrySettings::default() };
@@ -203,7 +247,7 @@ pub(crate) fn telemetry() -> (Telemetry, ModelTelemetry) {
     let model = telemetry.model(ModelIdentity {
         model_name: "toy".to_owned(),
         engine: 0,
-        max_model_len: 64,
+        max_model_len: MAX_MODEL_LEN,
         cache_config: Vec::new(),
     });
     (telemetry, model)

@@ -45,6 +45,8 @@ const UNSUPPORTED: &[Unsupported] = &[
 #[derive(Debug)]
 pub(super) struct ChatPrompt {
     messages: Value,
+    /// Bytes of text in the messages.
+    size: usize,
     add_generation_prompt: bool,
     template_arguments: Option<Map<String, Value>>,
     add_special_tokens: bool,
@@ -52,8 +54,10 @@ pub(super) struct ChatPrompt {
 
 impl ChatPrompt {
     pub(super) fn parse(fields: &mut Fields) -> Result<ChatPrompt, ApiError> {
+        let (messages, size) = messages(fields)?;
         Ok(ChatPrompt {
-            messages: messages(fields)?,
+            messages,
+            size,
             add_generation_prompt: fields.flag("add_generation_prompt", true)?,
             template_arguments: fields.take("chat_template_kwargs", "an object")?,
             // Chat templates write the special tokens themselves.
@@ -64,8 +68,7 @@ impl ChatPrompt {
     /// The prompt's ids. Control tokens in the messages' text are read as such, as in vLLM.
     pub(super) async fn encode(self, app: &Arc<App>) -> Result<Vec<u32>, ApiError> {
         let text = Arc::clone(&app.text);
-        let size = self.messages.to_string().len();
-        app.blocking_if_long(size, move || {
+        app.blocking_if_long(self.size, move || {
             let rendered = text
                 .render_chat(&self.messages, self.add_generation_prompt, self.template_arguments.as_ref())
                 .ok_or_else(|| {
@@ -82,14 +85,16 @@ impl ChatPrompt {
     }
 }
 
-/// Checks the messages and turns their content into plain strings, which is what templates expect.
-fn messages(fields: &mut Fields) -> Result<Value, ApiError> {
+/// Checks the messages and turns their content into plain strings, which is what templates expect. Returns
+/// the size of the contents as well.
+fn messages(fields: &mut Fields) -> Result<(Value, usize), ApiError> {
     let allowed = "a list of at least one message";
     let mut messages = match fields.take_value("messages") {
         Some(Value::Array(messages)) if !messages.is_empty() => messages,
         Some(other) => return Err(ApiError::field("messages", quote(&other), allowed)),
         None => return Err(ApiError::field("messages", "absent", allowed)),
     };
+    let mut size = 0;
     for (index, message) in messages.iter_mut().enumerate() {
         let Value::Object(message) = message else {
             return Err(ApiError::field(&format!("messages[{index}]"), quote(message), "an object"));
@@ -101,9 +106,10 @@ fn messages(fields: &mut Fields) -> Result<Value, ApiError> {
         }
         let content = message.remove("content").unwrap_or(Value::Null);
         let content = content_text(content, &format!("messages[{index}].content"))?;
+        size += content.len();
         message.insert("content".to_owned(), Value::String(content));
     }
-    Ok(Value::Array(messages))
+    Ok((Value::Array(messages), size))
 }
 
 /// Text parts are joined by line breaks, as in vLLM; anything but text is refused.

@@ -2,17 +2,22 @@
 //!
 //! `null` is absent for every field, and unknown fields are ignored, as in vLLM.
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use std::sync::Arc;
+
+use axum::body::Body;
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::App;
 use super::error::{ApiError, ErrorKind};
 
 /// Longest piece of a client's value that an error message repeats, in characters.
 const QUOTED_CHARACTERS: usize = 60;
+/// How much of a body that is too large is read and thrown away.
+const MAX_DISCARDED_BYTES: usize = 64 << 20;
 
 /// The fields of a JSON object.
 #[derive(Debug)]
@@ -64,12 +69,12 @@ pub(super) fn quote(value: &Value) -> String {
     }
 }
 
-impl<S: Send + Sync> FromRequest<S> for Fields {
+impl FromRequest<Arc<App>> for Fields {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Fields, ApiError> {
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Fields, ApiError> {
         check_content_type(request.headers())?;
-        let body = Bytes::from_request(request, state).await.map_err(body_error)?;
+        let body = read(request.into_body(), app.body_limit).await?;
         match serde_json::from_slice(&body) {
             Ok(Value::Object(map)) => Ok(Fields(map)),
             Ok(other) => Err(ApiError::new(
@@ -84,6 +89,30 @@ impl<S: Send + Sync> FromRequest<S> for Fields {
     }
 }
 
+/// Reads a body of at most `limit` bytes. What is beyond is read as well, within reason, and thrown away: a
+/// client that is still sending would lose an answer that comes before it is done.
+async fn read(mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let mut bytes = Vec::new();
+    let mut size = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            ApiError::new(ErrorKind::InvalidRequest, format!("the body cannot be read: {error}"))
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        size += data.len();
+        if size <= limit {
+            bytes.extend_from_slice(&data);
+        } else if size - limit > MAX_DISCARDED_BYTES {
+            break;
+        }
+    }
+    if size > limit {
+        let message = format!("the body has more than {limit} bytes; allowed: at most {limit}");
+        return Err(ApiError::new(ErrorKind::BodyTooLarge, message));
+    }
+    Ok(bytes)
+}
+
 /// Only `application/json`, as in vLLM; it also keeps web pages from posting to a local server unasked.
 fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let found = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("absent");
@@ -94,15 +123,6 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let shown: String = found.chars().take(QUOTED_CHARACTERS).collect();
     let message = format!("the Content-Type header is {shown}; allowed: application/json");
     Err(ApiError::new(ErrorKind::UnsupportedMediaType, message))
-}
-
-fn body_error(rejection: BytesRejection) -> ApiError {
-    let kind = if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        ErrorKind::BodyTooLarge
-    } else {
-        ErrorKind::InvalidRequest
-    };
-    ApiError::new(kind, rejection.body_text())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The HTTP API: OpenAI's routes and vLLM's beside them.
 //!
 //! Handlers parse and check, the frontend generates, [`generate`] answers. The layers around them, outermost
-//! first: [`observe`] (arrival, request id, SERVER span), panics to 500, API keys, body limit.
+//! first: [`observe`] (arrival, request id, SERVER span), panics to 500, API keys.
 //!
 //! Invariant: nothing that a client sends makes a handler panic, wait without end, or answer an error in
 //! another shape than OpenAI's.
@@ -27,7 +27,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -86,6 +86,8 @@ struct App {
     device: DeviceInfo,
     address: Option<SocketAddr>,
     created: u64,
+    /// Largest body of a request, in bytes.
+    body_limit: usize,
     /// Whose turn it is to render `/metrics`.
     scrapes: tokio::sync::Mutex<()>,
 }
@@ -96,7 +98,6 @@ struct App {
 /// Without a served name.
 pub fn router(parts: AppParts) -> Router {
     assert!(!parts.served_names.is_empty(), "a model has a name");
-    let body_limit = parts.max_model_len.saturating_mul(BODY_BYTES_PER_TOKEN).max(MIN_BODY_BYTES);
     let app = Arc::new(App {
         frontend: parts.frontend,
         telemetry: parts.telemetry,
@@ -108,6 +109,7 @@ pub fn router(parts: AppParts) -> Router {
         device: parts.device,
         address: parts.address,
         created: wire::unix_seconds(),
+        body_limit: parts.max_model_len.saturating_mul(BODY_BYTES_PER_TOKEN).max(MIN_BODY_BYTES),
         scrapes: tokio::sync::Mutex::new(()),
     });
     let metrics = || get(probes::metrics).layer(CompressionLayer::new());
@@ -125,7 +127,6 @@ pub fn router(parts: AppParts) -> Router {
         .route(Route::MetricsSlash.pattern(), metrics())
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(unknown_route)
-        .layer(DefaultBodyLimit::max(body_limit))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), authorize))
         .layer(CatchPanicLayer::custom(|_panic| {
             ApiError::new(ErrorKind::Internal, "the server failed on this request").into_response()

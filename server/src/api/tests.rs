@@ -1,7 +1,5 @@
 //! The API over a scripted engine: routes, shapes, errors, streams, disconnects.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
@@ -9,17 +7,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
-use crate::frontend::channel;
-use crate::testing::{ByteModel, ScriptedEngine, telemetry};
-
-/// Context length of the toy model.
-const MAX_MODEL_LEN: usize = 64;
-
-struct Api {
-    router: Router,
-    engine: Arc<ScriptedEngine>,
-    frontend: Frontend,
-}
+use crate::testing::{MAX_MODEL_LEN, ToyApi};
 
 struct Answer {
     status: StatusCode,
@@ -58,37 +46,7 @@ impl Answer {
     }
 }
 
-impl Api {
-    fn new() -> Api {
-        Api::with_keys(&[])
-    }
-
-    fn with_keys(api_keys: &[&str]) -> Api {
-        let (telemetry, model_telemetry) = telemetry();
-        let (steps, events) = channel();
-        let engine = Arc::new(ScriptedEngine::new(steps));
-        let (frontend, _task) =
-            Frontend::start(events, Arc::clone(&engine) as _, model_telemetry, Arc::new(ByteModel));
-        let router = router(AppParts {
-            frontend: frontend.clone(),
-            telemetry,
-            text: Arc::new(ByteModel),
-            served_names: vec!["toy".to_owned(), "org/toy".to_owned()],
-            max_model_len: MAX_MODEL_LEN,
-            has_priorities: false,
-            api_keys: api_keys.iter().map(|key| (*key).to_owned()).collect(),
-            device: DeviceInfo {
-                kind: "cpu",
-                name: "toy".to_owned(),
-                device_type: "Cpu".to_owned(),
-                backend: "rust".to_owned(),
-                driver: String::new(),
-            },
-            address: None,
-        });
-        Api { router, engine, frontend }
-    }
-
+impl ToyApi {
     async fn send(&self, request: Request<Body>) -> Answer {
         let response = self.router.clone().oneshot(request).await.expect("infallible");
         let (parts, body) = response.into_parts();
@@ -136,7 +94,7 @@ fn with(mut body: Value, more: Value) -> Value {
 
 #[tokio::test]
 async fn a_whole_chat_answer_has_openais_shape() {
-    let answer = Api::new().chat("hi", json!({})).await;
+    let answer = ToyApi::new(&[]).chat("hi", json!({})).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     let body = answer.json();
     assert!(body["id"].as_str().expect("an id").starts_with("chatcmpl-"));
@@ -156,7 +114,7 @@ async fn a_whole_chat_answer_has_openais_shape() {
 
 #[tokio::test]
 async fn a_whole_completion_has_openais_shape() {
-    let answer = Api::new().complete("hello", json!({"max_tokens": 3, "model": "org/toy"})).await;
+    let answer = ToyApi::new(&[]).complete("hello", json!({"max_tokens": 3, "model": "org/toy"})).await;
     let body = answer.json();
     assert!(body["id"].as_str().expect("an id").starts_with("cmpl-"));
     assert_eq!((&body["object"], &body["model"]), (&json!("text_completion"), &json!("org/toy")));
@@ -168,7 +126,7 @@ async fn a_whole_completion_has_openais_shape() {
 
 #[tokio::test]
 async fn every_chunk_of_a_chat_stream_has_one_head_and_the_last_has_the_reason() {
-    let answer = Api::new().chat("hi", json!({"stream": true})).await;
+    let answer = ToyApi::new(&[]).chat("hi", json!({"stream": true})).await;
     assert_eq!(answer.headers[header::CONTENT_TYPE], "text/event-stream; charset=utf-8");
     let chunks = answer.chunks();
     for field in ["id", "object", "created", "model"] {
@@ -185,7 +143,7 @@ async fn every_chunk_of_a_chat_stream_has_one_head_and_the_last_has_the_reason()
 #[tokio::test]
 async fn usage_in_a_stream_is_null_until_the_chunk_without_choices() {
     let options = json!({"stream": true, "stream_options": {"include_usage": true}});
-    let api = Api::new();
+    let api = ToyApi::new(&[]);
     for answer in [api.chat("hi", options.clone()).await, api.complete("hi>", options).await] {
         let chunks = answer.chunks();
         let (last, others) = chunks.split_last().expect("chunks");
@@ -198,7 +156,7 @@ async fn usage_in_a_stream_is_null_until_the_chunk_without_choices() {
 
 #[tokio::test]
 async fn a_whole_answer_is_its_stream_folded() {
-    let api = Api::new();
+    let api = ToyApi::new(&[]);
     for more in [json!({}), json!({"max_tokens": 5}), json!({"stop": "lo"}), json!({"stop": ["x", "é"]})] {
         let streamed = with(more.clone(), json!({"stream": true, "logprobs": 1}));
         let whole = api.complete("hello é wörld", with(more.clone(), json!({"logprobs": 1}))).await.json();
@@ -223,7 +181,7 @@ async fn a_whole_answer_is_its_stream_folded() {
 
 #[tokio::test]
 async fn chat_logprobs_have_their_own_shape() {
-    let body = Api::new().chat("é", json!({"logprobs": true, "top_logprobs": 1})).await.json();
+    let body = ToyApi::new(&[]).chat("é", json!({"logprobs": true, "top_logprobs": 1})).await.json();
     let content = body["choices"][0]["logprobs"]["content"].as_array().expect("a list").clone();
     let joined: Vec<u8> = content
         .iter()
@@ -238,7 +196,7 @@ async fn chat_logprobs_have_their_own_shape() {
 
 #[tokio::test]
 async fn a_stop_string_ends_the_text_and_aborts_the_engine() {
-    let api = Api::new();
+    let api = ToyApi::new(&[]);
     let body = api.complete("one END two", json!({"stop": ["END"]})).await.json();
     assert_eq!(body["choices"][0]["text"], "one ");
     assert_eq!(
@@ -251,7 +209,7 @@ async fn a_stop_string_ends_the_text_and_aborts_the_engine() {
 #[tokio::test]
 async fn a_failure_before_the_first_token_has_an_honest_status_in_both_modes() {
     for stream in [false, true] {
-        let answer = Api::new().chat("fail", json!({"stream": stream})).await;
+        let answer = ToyApi::new(&[]).chat("fail", json!({"stream": stream})).await;
         let error = answer.error(500, json!("engine_error"));
         assert_eq!(
             (&error["type"], &error["message"]),
@@ -262,7 +220,7 @@ async fn a_failure_before_the_first_token_has_an_honest_status_in_both_modes() {
 
 #[tokio::test]
 async fn a_failure_after_the_first_token_is_one_event_and_no_done() {
-    let answer = Api::new().chat("break", json!({"stream": true})).await;
+    let answer = ToyApi::new(&[]).chat("break", json!({"stream": true})).await;
     let events = answer.events();
     let last: Value = serde_json::from_str(events.last().expect("events")).expect("JSON");
     assert_eq!(last["error"]["code"], "engine_error");
@@ -271,7 +229,7 @@ async fn a_failure_after_the_first_token_is_one_event_and_no_done() {
 
 #[tokio::test]
 async fn an_engine_that_ends_answers_503_and_health_turns_bad() {
-    let api = Api::new();
+    let api = ToyApi::new(&[]);
     assert_eq!(api.get("/health").await.status, StatusCode::OK);
     api.chat("die", json!({})).await.error(503, json!("engine_unavailable"));
     for answer in [api.get("/health").await, api.get("/ping").await, api.chat("hi", json!({})).await] {
@@ -282,7 +240,7 @@ async fn an_engine_that_ends_answers_503_and_health_turns_bad() {
 
 #[tokio::test]
 async fn dropping_a_whole_answer_aborts_its_request() {
-    let api = Api::new();
+    let api = ToyApi::new(&[]);
     let mut aborts = api.engine.aborts.subscribe();
     let pending = tokio::spawn({
         let router = api.router.clone();
@@ -301,7 +259,7 @@ async fn dropping_a_whole_answer_aborts_its_request() {
 
 #[tokio::test]
 async fn dropping_a_stream_aborts_its_request() {
-    let api = Api::new();
+    let api = ToyApi::new(&[]);
     let body = json!({"prompt": "hang", "stream": true}).to_string();
     let request = Request::post("/v1/completions").header(header::CONTENT_TYPE, "application/json");
     let request = request.body(Body::from(body)).expect("a request");
@@ -316,7 +274,7 @@ async fn dropping_a_stream_aborts_its_request() {
 
 #[tokio::test]
 async fn every_error_path_has_the_error_object() {
-    let api = Api::new();
+    let api = ToyApi::new(&[]);
     let chat = "/v1/chat/completions";
     api.get("/nowhere").await.error(404, json!("unknown_url"));
     api.get("/v1/models/other").await.error(404, json!("model_not_found"));
@@ -339,7 +297,7 @@ async fn every_error_path_has_the_error_object() {
 
 #[tokio::test]
 async fn messages_are_checked_one_by_one() {
-    let api = Api::new();
+    let api = ToyApi::new(&[]);
     let table = [
         (json!(null), "messages", Value::Null),
         (json!([]), "messages", Value::Null),
@@ -367,7 +325,7 @@ async fn messages_are_checked_one_by_one() {
 
 #[tokio::test]
 async fn a_prompt_that_is_too_long_is_refused_before_any_event() {
-    let api = Api::new();
+    let api = ToyApi::new(&[]);
     for stream in [false, true] {
         let answer = api.chat(&"x".repeat(MAX_MODEL_LEN), json!({"stream": stream})).await;
         let error = answer.error(400, json!("context_length_exceeded"));
@@ -379,7 +337,7 @@ async fn a_prompt_that_is_too_long_is_refused_before_any_event() {
 
 #[tokio::test]
 async fn wrong_methods_say_what_is_allowed() {
-    let api = Api::new();
+    let api = ToyApi::new(&[]);
     let answer = api.get("/v1/chat/completions").await;
     answer.error(405, json!("method_not_allowed"));
     assert_eq!(answer.headers[header::ALLOW], "POST");
@@ -393,7 +351,7 @@ async fn wrong_methods_say_what_is_allowed() {
 
 #[tokio::test]
 async fn metrics_are_there_with_and_without_slash_plain_and_compressed() {
-    let api = Api::new();
+    let api = ToyApi::new(&[]);
     let plain = api.get("/metrics").await;
     assert_eq!(plain.status, StatusCode::OK);
     assert_eq!(plain.headers[header::CONTENT_TYPE], "text/plain; version=0.0.4; charset=utf-8");
@@ -408,7 +366,7 @@ async fn metrics_are_there_with_and_without_slash_plain_and_compressed() {
 
 #[tokio::test]
 async fn api_keys_guard_the_models_and_not_the_probes() {
-    let api = Api::with_keys(&["secret"]);
+    let api = ToyApi::new(&["secret"]);
     let answer = api.get("/v1/models").await;
     answer.error(401, json!("invalid_api_key"));
     assert_eq!(answer.headers[header::WWW_AUTHENTICATE], "Bearer");
@@ -420,7 +378,7 @@ async fn api_keys_guard_the_models_and_not_the_probes() {
 
 #[tokio::test]
 async fn models_are_listed_and_found_by_each_name() {
-    let api = Api::new();
+    let api = ToyApi::new(&[]);
     let list = api.get("/v1/models").await.json();
     assert_eq!(list["object"], "list");
     let card = &list["data"][1];
@@ -433,7 +391,7 @@ async fn models_are_listed_and_found_by_each_name() {
 
 #[tokio::test]
 async fn tokenize_and_detokenize_are_each_others_inverse() {
-    let api = Api::new();
+    let api = ToyApi::new(&[]);
     let body = api.post("/tokenize", json!({"prompt": "hé", "return_token_strs": true})).await.json();
     let expected = json!({
         "count": 3, "max_model_len": 64, "tokens": [104, 195, 169], "token_strs": ["h", "\u{fffd}", "\u{fffd}"],
@@ -450,7 +408,7 @@ async fn tokenize_and_detokenize_are_each_others_inverse() {
 
 #[tokio::test]
 async fn a_sane_request_id_becomes_part_of_the_answers_id() {
-    let api = Api::new();
+    let api = ToyApi::new(&[]);
     let request = Request::post("/v1/completions")
         .header(header::CONTENT_TYPE, "application/json")
         .header("x-request-id", "mine-1");
@@ -461,7 +419,7 @@ async fn a_sane_request_id_becomes_part_of_the_answers_id() {
 
 #[tokio::test]
 async fn version_names_the_device() {
-    let body = Api::new().get("/version").await.json();
+    let body = ToyApi::new(&[]).get("/version").await.json();
     assert_eq!((&body["name"], &body["version"]), (&json!("limpid"), &json!(env!("CARGO_PKG_VERSION"))));
     assert_eq!(body["device"]["kind"], "cpu");
 }

@@ -68,9 +68,9 @@ impl Port {
     pub(super) fn listen(self, router: Router) -> anyhow::Result<Connections> {
         let in_use = self.in_use();
         let listener = self.socket.listen(BACKLOG).context(in_use)?;
-        let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(accept(listener, router, stopped));
-        Ok(Connections { stop, task: Some(task) })
+        let (phase, phases) = watch::channel(Phase::Open);
+        let task = tokio::spawn(accept(listener, router, phases));
+        Ok(Connections { phase, task: Some(task) })
     }
 
     fn in_use(&self) -> String {
@@ -78,16 +78,27 @@ impl Port {
     }
 }
 
-/// The open connections, and the one that accepts more of them.
+/// What connections may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// Everything.
+    Open,
+    /// Finish the response they are at.
+    Draining,
+    /// Nothing.
+    Closed,
+}
+
+/// The open connections, and the task that accepts more of them.
 pub(super) struct Connections {
-    stop: watch::Sender<bool>,
+    phase: watch::Sender<Phase>,
     task: Option<JoinHandle<()>>,
 }
 
 impl Connections {
     /// Closes the port and every idle connection; busy ones end after their response.
     pub(super) fn stop_accepting(&self) {
-        self.stop.send_replace(true);
+        self.phase.send_replace(Phase::Draining);
     }
 
     /// Returns once every connection has ended. Can be cancelled and called again.
@@ -99,28 +110,30 @@ impl Connections {
         }
     }
 
-    /// Cuts off whatever is still open.
+    /// Cuts off whatever is still open, and returns once it is gone.
     pub(super) async fn close(&mut self) {
-        if let Some(task) = &self.task {
-            // The tasks of the connections are in a set that dies with it.
-            task.abort();
-        }
+        self.phase.send_replace(Phase::Closed);
         self.finished().await;
     }
 }
 
-async fn accept(listener: TcpListener, router: Router, mut stopped: watch::Receiver<bool>) {
+/// Returns once `phase` is reached. If nobody is left to say so, it is.
+async fn reached(phases: &mut watch::Receiver<Phase>, phase: Phase) {
+    let _ = phases.wait_for(|current| *current >= phase).await;
+}
+
+async fn accept(listener: TcpListener, router: Router, mut phases: watch::Receiver<Phase>) {
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             // Ended tasks are reaped as they end, so that a long life does not pile them up.
             Some(_ended) = connections.join_next() => continue,
-            _ = stopped.wait_for(|stopped| *stopped) => break,
+            () = reached(&mut phases, Phase::Draining) => break,
         };
         match accepted {
             Ok((stream, peer)) => {
-                connections.spawn(serve(stream, peer, router.clone(), stopped.clone()));
+                connections.spawn(serve(stream, peer, router.clone(), phases.clone()));
             }
             Err(error) if is_about_one_connection(&error) => {}
             Err(error) => {
@@ -130,7 +143,11 @@ async fn accept(listener: TcpListener, router: Router, mut stopped: watch::Recei
         }
     }
     drop(listener);
-    while connections.join_next().await.is_some() {}
+    tokio::select! {
+        () = async { while connections.join_next().await.is_some() {} } => {}
+        () = reached(&mut phases, Phase::Closed) => {}
+    }
+    connections.shutdown().await;
 }
 
 /// Errors of a connection that was gone before it was accepted.
@@ -142,7 +159,7 @@ fn is_about_one_connection(error: &std::io::Error) -> bool {
     )
 }
 
-async fn serve(stream: TcpStream, peer: SocketAddr, router: Router, mut stopped: watch::Receiver<bool>) {
+async fn serve(stream: TcpStream, peer: SocketAddr, router: Router, mut phases: watch::Receiver<Phase>) {
     // Streamed tokens are small and must not wait for each other. Without the option they only come later.
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -159,13 +176,9 @@ async fn serve(stream: TcpStream, peer: SocketAddr, router: Router, mut stopped:
         .header_read_timeout(HEADER_READ_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    let stop = async move {
-        // An error means that nobody is left to ask for a stop, which is one.
-        let _ = stopped.wait_for(|stopped| *stopped).await;
-    };
     let result = tokio::select! {
         result = connection.as_mut() => result,
-        () = stop => {
+        () = reached(&mut phases, Phase::Draining) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

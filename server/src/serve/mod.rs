@@ -8,6 +8,8 @@
 
 mod listener;
 mod startup;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
