@@ -4,5 +4,6 @@
 //! OpenTelemetry SDK.
 
 pub mod bench;
+pub mod client;
 pub mod demo;
 pub mod store;
