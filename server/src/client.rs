@@ -117,6 +117,16 @@ impl Client {
         Ok(serde_json::from_str(&self.get_text(path).await?)?)
     }
 
+    /// Name of the first model that the server serves.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn served_model(&self) -> Result<String, ClientError> {
+        let models = self.get_json("/v1/models").await?;
+        let name = models["data"][0]["id"].as_str();
+        name.map(str::to_owned).ok_or_else(|| ClientError::Body("/v1/models lists no model".to_owned()))
+    }
+
     /// Posts JSON and waits for a JSON answer.
     ///
     /// # Errors
