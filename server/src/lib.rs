@@ -6,4 +6,5 @@
 pub mod bench;
 pub mod client;
 pub mod demo;
+mod local;
 pub mod store;

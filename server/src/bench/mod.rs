@@ -11,13 +11,13 @@ mod stats;
 use std::io::Write;
 
 use anyhow::{Context, bail};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
-use limpid_engine::device::{DeviceChoice, find_adapter};
+use limpid_engine::device::find_adapter;
 use limpid_engine::model::Model;
 
 use crate::client::Client;
-use crate::store;
+use crate::local::{TargetArgs, file_name};
+use crate::serve::Server;
 use device::{Phase, Workload, measure};
 use report::{LoadReport, RateReport, Setting};
 use serve::{Lengths, Load, run_load};
@@ -65,12 +65,14 @@ struct RateArgs {
 
 #[derive(Clone, Debug, clap::Args)]
 struct ServeArgs {
-    /// Server to put the load on
-    #[arg(long, value_name = "http://HOST:PORT", default_value = "http://127.0.0.1:8000")]
-    url: String,
-    /// Key that the server wants
+    /// Running server to put the load on; without it, one is started in this process
+    #[arg(long, value_name = "http://HOST:PORT", conflicts_with_all = ["model", "device"])]
+    url: Option<String>,
+    /// Key that the running server wants
     #[arg(long, value_name = "KEY", env = "LIMPID_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
+    #[command(flatten)]
+    target: TargetArgs,
     /// Clients, each with one request in flight
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     concurrency: u32,
@@ -91,16 +93,6 @@ struct ServeArgs {
 }
 
 #[derive(Clone, Debug, clap::Args)]
-struct TargetArgs {
-    /// The model: a path, a name or a source; the default model if absent
-    #[arg(long)]
-    model: Option<String>,
-    /// The device to measure
-    #[arg(long, default_value = "auto", value_parser = device_parser())]
-    device: DeviceChoice,
-}
-
-#[derive(Clone, Debug, clap::Args)]
 struct CommonArgs {
     /// Draws the prompts
     #[arg(long, default_value_t = 0)]
@@ -108,14 +100,6 @@ struct CommonArgs {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-}
-
-fn device_parser() -> impl TypedValueParser<Value = DeviceChoice> {
-    PossibleValuesParser::new(["auto", "wgpu", "cpu"]).map(|name| match name.as_str() {
-        "wgpu" => DeviceChoice::Wgpu,
-        "cpu" => DeviceChoice::Cpu,
-        _ => DeviceChoice::Auto,
-    })
 }
 
 /// `limpid bench`.
@@ -139,7 +123,7 @@ fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
         repetitions: args.repetitions as usize,
         seed: args.common.seed,
     };
-    let path = store::resolve(args.target.model.as_deref())?;
+    let path = args.target.model_path()?;
     let model = Model::open(&path)?;
     let length = workload.prompt_tokens + workload.output_tokens;
     if length > model.context_length {
@@ -159,8 +143,7 @@ fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
     }
     bar.finish_and_clear();
 
-    let file = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let name = model.name.clone().unwrap_or(file);
+    let name = model.name.clone().unwrap_or_else(|| file_name(&path));
     let bytes = model.program.weight_bytes();
     let report = RateReport {
         setting: Setting::new(name, model.architecture.clone(), bytes, device.info()),
@@ -182,13 +165,28 @@ fn load(args: ServeArgs) -> anyhow::Result<()> {
         seed: args.common.seed,
         stream: !args.no_stream,
     };
-    let client = Client::new(&args.url, args.api_key)?;
     let bar = progress_bar(load.requests as u64);
     bar.set_message("requests");
-    let runtime = tokio::runtime::Runtime::new().context("cannot start the async runtime")?;
-    let result = runtime.block_on(run_load(&client, &load, &bar))?;
+    let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
+    let report = runtime.block_on(async {
+        let Some(url) = args.url else { return load_own_server(&args.target, load, &bar).await };
+        let result = run_load(&Client::new(&url, args.api_key)?, &load, &bar).await?;
+        Ok(LoadReport { url, load, result })
+    });
+    // An engine that hangs in a driver must not keep the process.
+    runtime.shutdown_background();
     bar.finish_and_clear();
-    print(args.common.json, &LoadReport { url: args.url, load, result }, LoadReport::text)
+    print(args.common.json, &report?, LoadReport::text)
+}
+
+async fn load_own_server(target: &TargetArgs, load: Load, bar: &ProgressBar) -> anyhow::Result<LoadReport> {
+    // Fetching a model blocks; nothing else runs here yet.
+    let options = target.serve_options(target.model_path()?, 0, Vec::new());
+    let server = Server::start(options, Vec::new()).await?;
+    let url = format!("http://{}", server.addr);
+    let result = run_load(&Client::new(&url, None)?, &load, bar).await;
+    server.shutdown().await;
+    Ok(LoadReport { url, load, result: result? })
 }
 
 /// A bar on stderr, which indicatif hides where that is no terminal.
@@ -209,6 +207,7 @@ fn print<R: serde::Serialize>(json: bool, report: &R, text: impl Fn(&R) -> Strin
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use limpid_engine::device::DeviceChoice;
 
     use super::*;
 
@@ -246,6 +245,7 @@ mod tests {
             ["prefill", "--prompt-tokens", "99999999"],
             ["serve", "--concurrency", "0"],
             ["serve", "--prompt-tokens", "9-3"],
+            ["serve", "--url=http://127.0.0.1:1", "--device=cpu"],
             ["decode", "--device", "tpu"],
         ] {
             assert!(parse(&words).is_err(), "{words:?}");

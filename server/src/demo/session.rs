@@ -36,6 +36,9 @@ impl<W: Write> Session<'_, W> {
     pub(super) async fn first_round(&mut self) -> anyhow::Result<()> {
         let client = Client::new(self.base, None)?;
         let model = client.served_model().await?;
+        let device = &client.get_json("/version").await?["device"];
+        let fact = |key: &str| device[key].as_str().unwrap_or("unknown");
+        writeln!(self.out, "{model} on {} ({}, {})", fact("name"), fact("kind"), fact("backend"))?;
         self.converse(&client, &model).await?;
         let traces = self.await_traces(QUESTIONS.len(), TRACES_TIMEOUT).await?;
         writeln!(self.out, "\nTheir traces, as OTLP exports them:\n")?;
@@ -49,7 +52,22 @@ impl<W: Write> Session<'_, W> {
         for (name, value) in rows {
             writeln!(self.out, "  {name:width$}  {value}")?;
         }
-        self.hints(&model)?;
+        Ok(self.out.flush()?)
+    }
+
+    /// Says how to go on: with this server, or `once` it is gone, with another.
+    pub(super) fn hints(&mut self, once: bool) -> anyhow::Result<()> {
+        let base = if once { "http://127.0.0.1:8000" } else { self.base };
+        let serve = if once { "limpid serve &\n  " } else { "" };
+        let chat = r#"{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}"#;
+        writeln!(
+            self.out,
+            "\nAsk it yourself:\n\n  \
+             {serve}curl {base}/v1/chat/completions -H 'content-type: application/json' \\\n    -d '{chat}'\n\n\
+             Send the traces to Jaeger, and look at http://localhost:16686:\n\n  \
+             docker run -d -p 16686:16686 -p 4317:4317 jaegertracing/jaeger\n  \
+             limpid serve --otlp-traces-endpoint http://localhost:4317 --collect-detailed-traces all"
+        )?;
         Ok(self.out.flush()?)
     }
 
@@ -65,7 +83,11 @@ impl<W: Write> Session<'_, W> {
     }
 
     async fn converse(&mut self, client: &Client, model: &str) -> anyhow::Result<()> {
-        writeln!(self.out, "Asking {model} {} questions at once:\n", QUESTIONS.len())?;
+        writeln!(
+            self.out,
+            "Asking {} questions at once; from the last one the client walks away.\n",
+            QUESTIONS.len()
+        )?;
         for (number, question) in QUESTIONS.iter().enumerate() {
             writeln!(self.out, "[{}] > {}", number + 1, question.text)?;
         }
@@ -105,20 +127,6 @@ impl<W: Write> Session<'_, W> {
         }
         found.sort_by_key(|trace| trace.iter().map(|span| span.start_time).min());
         Ok(found)
-    }
-
-    fn hints(&mut self, model: &str) -> anyhow::Result<()> {
-        let base = self.base;
-        let chat = r#"{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}"#;
-        writeln!(
-            self.out,
-            "\nAsk {model} yourself:\n\n  \
-             curl {base}/v1/chat/completions -H 'content-type: application/json' \\\n    -d '{chat}'\n\n\
-             Send the traces to Jaeger, and look at http://localhost:16686:\n\n  \
-             docker run --rm -p 16686:16686 -p 4317:4317 jaegertracing/jaeger\n  \
-             limpid serve --otlp-traces-endpoint http://localhost:4317 --collect-detailed-traces all"
-        )?;
-        Ok(())
     }
 }
 
@@ -170,7 +178,12 @@ mod tests {
         axum::Router::new()
             .route("/v1/models", get(|| async { Json(json!({ "data": [{ "id": "fake-model" }] })) }))
             .route("/v1/chat/completions", post(chat))
+            .route("/version", get(|| async { Json(version()) }))
             .route("/metrics", get(|| async { "vllm:generation_tokens_total 18\n" }))
+    }
+
+    fn version() -> serde_json::Value {
+        json!({ "device": { "kind": "cpu", "name": "Fake CPU", "backend": "rust" } })
     }
 
     #[derive(Clone)]
@@ -215,7 +228,9 @@ mod tests {
         let mut session = Session { base: &base, traces, out: screen.clone(), canvas };
 
         session.first_round().await.unwrap();
+        session.hints(false).unwrap();
         let text = screen.text();
+        assert!(text.contains("fake-model on Fake CPU (cpu, rust)"), "{text}");
         assert!(text.contains("[1] word word word word word word\n"), "{text}");
         assert!(text.contains("[4] (the client closes the connection)"), "{text}");
         assert_eq!(text.matches("POST /v1/chat/completions █").count(), 4, "{text}");
@@ -258,6 +273,7 @@ mod tests {
         };
         let router = axum::Router::new()
             .route("/v1/models", get(|| async { Json(json!({ "data": [{ "id": "m" }] })) }))
+            .route("/version", get(|| async { Json(version()) }))
             .route("/v1/chat/completions", post(refuse));
         let base = listen(router).await;
         let (_sender, traces) = mpsc::channel(1);

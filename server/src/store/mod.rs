@@ -223,8 +223,8 @@ impl Store {
         };
         let work = self.models.join(format!(".{name}.partial"));
         fs::create_dir_all(&work).map_err(io("create", &work))?;
-        let progress =
-            Progress::start(&format!("{name} from {source}"), known.map(|known| known.download_bytes));
+        let bytes = known.map(|known| known.download_bytes);
+        let progress = Progress::start(name.as_str(), &source.to_string(), bytes);
         let fetched = self.bring(source, &work, known, &progress);
         progress.finish();
         let resumable = matches!(&fetched, Err(FetchError::Hub { .. }));

@@ -17,9 +17,9 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Announces a fetch of `total` bytes, if that is known.
-    pub(super) fn start(what: &str, total: Option<u64>) -> Progress {
+    pub(super) fn start(name: &str, from: &str, total: Option<u64>) -> Progress {
         if !std::io::stderr().is_terminal() {
-            say(&format!("fetching {what}"));
+            say(&format!("fetching {name} from {from}"));
             return Progress { bar: ProgressBar::hidden() };
         }
         let bar = match total {
@@ -27,7 +27,7 @@ impl Progress {
             None => ProgressBar::new_spinner(),
         };
         set_style(&bar, total.is_some());
-        bar.set_message(what.to_owned());
+        bar.set_message(format!("fetching {name}"));
         Progress { bar }
     }
 
