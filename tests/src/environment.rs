@@ -7,9 +7,12 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Says why a test does nothing here, where `cargo test -- --nocapture` and the log of a failed run show it.
+/// Says why a test does nothing here, where `cargo test -- --nocapture` shows it.
+///
+/// # Panics
+/// If the variable `requirement` is 1.
 #[allow(clippy::print_stderr)]
-fn skip(what: &str, requirement: &str, reason: &str) {
+pub fn skip(what: &str, requirement: &str, reason: &str) {
     let required = std::env::var(requirement).is_ok_and(|value| value == "1");
     assert!(!required, "{requirement}=1, but {what} is missing: {reason}");
     eprintln!("skipped, {what} is missing: {reason}");

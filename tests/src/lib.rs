@@ -1,6 +1,6 @@
 //! The harness of the suites that span crates.
 //!
-//! Each module is one thing a suite needs: a server to talk to ([`server`], [`process`]), a client to talk
+//! Each module is one thing a suite needs: a server to talk to ([`server`]), a client to talk
 //! with ([`client`]), a place where telemetry arrives ([`otlp_receiver`]) and readers for what arrived
 //! ([`spans`], [`otlp_metrics`], [`exposition`]). Checks that belong to one suite live in that suite.
 //!
@@ -13,4 +13,5 @@ pub mod exposition;
 pub mod gaps;
 pub mod otlp_metrics;
 pub mod otlp_receiver;
+pub mod server;
 pub mod spans;

@@ -18,11 +18,24 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root")
 }
 
-/// Runs cargo in the root, without network, and returns what it printed.
-fn cargo(arguments: &[&str]) -> String {
+/// Runs cargo in the root, without network, and returns what it printed or what it complained about.
+fn try_cargo(arguments: &[&str]) -> Result<String, String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = Command::new(cargo).args(arguments).arg("--offline").current_dir(root()).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    match output.status.success() {
+        true => Ok(String::from_utf8(output.stdout).unwrap()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+/// Runs cargo and expects it to work.
+fn cargo(arguments: &[&str]) -> String {
+    try_cargo(arguments).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
+}
+
+/// `rustc -vV`.
+fn rustc_version() -> String {
+    let output = Command::new("rustc").arg("-vV").output().expect("rustc should run");
     String::from_utf8(output.stdout).unwrap()
 }
 
