@@ -64,6 +64,6 @@ pub fn python_with(module: &str) -> Option<PathBuf> {
         return Some(python);
     }
     assert!(named.is_none(), "LIMPID_TEST_PYTHON cannot import {module}: {import:?}");
-    skip(&format!("Python's {module}"), "LIMPID_REQUIRE_PYTHON", "pip install it, or set LIMPID_TEST_PYTHON");
+    skip(&format!("Python's {module}"), "LIMPID_REQUIRE_TOOLS", "pip install it, or set LIMPID_TEST_PYTHON");
     None
 }

@@ -11,7 +11,7 @@ use limpid_tests::spans;
 async fn the_jaeger_example_sends_the_traces_it_prints() {
     let curl = std::process::Command::new("curl").arg("--version").stdout(Stdio::null()).status();
     if !curl.is_ok_and(|status| status.success()) {
-        limpid_tests::environment::skip("curl", "LIMPID_REQUIRE_PYTHON", "apt-get install curl");
+        limpid_tests::environment::skip("curl", "LIMPID_REQUIRE_TOOLS", "apt-get install curl");
         return;
     }
     let receiver = OtlpReceiver::start().await;
