@@ -1,0 +1,69 @@
+//! What the machine offers, and whether its absence is a skip or a failure.
+//!
+//! A laptop may lack the default model or a Vulkan driver, and the suites then say what they skip and why.
+//! Continuous integration sets `LIMPID_REQUIRE_MODEL=1` and `LIMPID_REQUIRE_GPU=1`, and there the same
+//! absence fails.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Says why a test does nothing here, where `cargo test -- --nocapture` shows it.
+///
+/// # Panics
+/// If the variable `requirement` is 1.
+#[allow(clippy::print_stderr)]
+pub fn skip(what: &str, requirement: &str, reason: &str) {
+    let required = std::env::var(requirement).is_ok_and(|value| value == "1");
+    assert!(!required, "{requirement}=1, but {what} is missing: {reason}");
+    eprintln!("skipped, {what} is missing: {reason}");
+}
+
+/// The default model's file: `LIMPID_TEST_MODEL`, else the model store's copy.
+///
+/// # Panics
+/// With `LIMPID_REQUIRE_MODEL=1` if there is none.
+pub fn default_model() -> Option<PathBuf> {
+    let found = match std::env::var_os("LIMPID_TEST_MODEL") {
+        Some(path) => {
+            let path = PathBuf::from(path);
+            path.is_file().then_some(path).ok_or("LIMPID_TEST_MODEL names no file".to_owned())
+        }
+        None => stored_default_model(),
+    };
+    found.map_err(|reason| skip("the default model", "LIMPID_REQUIRE_MODEL", &reason)).ok()
+}
+
+fn stored_default_model() -> Result<PathBuf, String> {
+    Err("LIMPID_TEST_MODEL is not set and `limpid pull` has not fetched it".to_owned())
+}
+
+/// Whether wgpu finds an adapter, a software one included.
+///
+/// # Panics
+/// With `LIMPID_REQUIRE_GPU=1` if it does not.
+pub fn has_wgpu_adapter() -> bool {
+    match limpid_engine::device::find_adapter(limpid_engine::device::DeviceChoice::Wgpu, false) {
+        Ok(_) => true,
+        Err(error) => {
+            skip("a wgpu adapter", "LIMPID_REQUIRE_GPU", &error.to_string());
+            false
+        }
+    }
+}
+
+/// A Python interpreter that can import `module`: the one that `LIMPID_TEST_PYTHON` names, else `python3`.
+/// Second opinions (the official Prometheus parser, the official OpenAI client) run in it.
+///
+/// # Panics
+/// If `LIMPID_TEST_PYTHON` is set and its interpreter cannot import the module.
+pub fn python_with(module: &str) -> Option<PathBuf> {
+    let named = std::env::var_os("LIMPID_TEST_PYTHON");
+    let python = PathBuf::from(named.clone().unwrap_or_else(|| "python3".into()));
+    let import = Command::new(&python).arg("-c").arg(format!("import {module}")).output();
+    if import.as_ref().is_ok_and(|output| output.status.success()) {
+        return Some(python);
+    }
+    assert!(named.is_none(), "LIMPID_TEST_PYTHON cannot import {module}: {import:?}");
+    skip(&format!("Python's {module}"), "LIMPID_REQUIRE_TOOLS", "pip install it, or set LIMPID_TEST_PYTHON");
+    None
+}

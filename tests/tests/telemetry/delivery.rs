@@ -1,0 +1,172 @@
+//! Collectors that are absent, late, deaf, slow or wrong hurt nobody, and losses are counted.
+
+use std::time::{Duration, Instant};
+
+use limpid_tests::client::Client;
+use limpid_tests::otlp_receiver::{Behaviour, OtlpReceiver, Transport};
+use limpid_tests::server::{Options, Server, tiny_model};
+use limpid_tests::spans;
+use tokio::net::TcpListener;
+
+use crate::{COMPLETIONS, SOON, completion, protocol, quick, scrape, scrape_until, sending_to};
+
+/// Spans of one request: SERVER, model, queue, prefill, decode.
+const SPANS_PER_REQUEST: f64 = 5.0;
+
+/// The median of twenty requests' durations.
+async fn median_latency(client: Client) -> Duration {
+    let mut latencies = Vec::new();
+    for _ in 0..20 {
+        let asked = Instant::now();
+        assert_eq!(client.post(COMPLETIONS, &completion(8)).await.status, 200);
+        latencies.push(asked.elapsed());
+    }
+    latencies.sort();
+    latencies[latencies.len() / 2]
+}
+
+async fn start_and_measure(options: Options) -> (Duration, Duration, Server) {
+    let asked = Instant::now();
+    let server = options.start().await;
+    let start = asked.elapsed();
+    let median = median_latency(server.client()).await;
+    (start, median, server)
+}
+
+/// Both are far below what one wait for a collector costs (a second at least), and far above what a busy test
+/// machine adds by chance.
+fn assert_unhurt(what: &str, plain: (Duration, Duration), with: (Duration, Duration)) {
+    let start = plain.0 + Duration::from_secs(1);
+    assert!(with.0 < start, "{what}: start took {:?}, without telemetry {:?}", with.0, plain.0);
+    let median = plain.1 * 2 + Duration::from_millis(50);
+    assert!(with.1 < median, "{what}: requests took {:?}, without telemetry {:?}", with.1, plain.1);
+}
+
+#[tokio::test]
+async fn closed_deaf_and_slow_collectors_slow_neither_start_nor_requests() {
+    let (start, median, server) = start_and_measure(Options::new(&tiny_model())).await;
+    drop(server);
+    let closed = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        listener.local_addr().unwrap()
+    };
+    // Connections wait in its backlog for ever.
+    let deaf = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    for transport in [Transport::Grpc, Transport::Http] {
+        for (what, address) in [("closed", closed), ("deaf", deaf.local_addr().unwrap())] {
+            let options = quick(Options::new(&tiny_model()))
+                .env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"))
+                .env("OTEL_EXPORTER_OTLP_PROTOCOL", protocol(transport));
+            let (with_start, with_median, _server) = start_and_measure(options).await;
+            assert_unhurt(&format!("{what}, {transport:?}"), (start, median), (with_start, with_median));
+        }
+        let receiver = OtlpReceiver::start().await;
+        receiver.behave(Behaviour::Hang);
+        let (with_start, with_median, _server) = start_and_measure(sending_to(&receiver, transport)).await;
+        assert_unhurt(&format!("never answering, {transport:?}"), (start, median), (with_start, with_median));
+        receiver.behave(Behaviour::Slow(Duration::from_secs(2)));
+    }
+}
+
+#[tokio::test]
+async fn a_collector_that_answers_404_is_reported_once_and_the_loss_is_counted() {
+    let receiver = OtlpReceiver::start().await;
+    receiver.behave(Behaviour::NotFound);
+    let server = sending_to(&receiver, Transport::Http).start().await;
+    for _ in 0..3 {
+        server.client().post(COMPLETIONS, &completion(2)).await;
+    }
+    scrape_until(server.client(), "three requests' spans failed", |scrape| {
+        scrape.value("limpid_otlp_exporter_spans_total", &[("result", "failed")]) == 3.0 * SPANS_PER_REQUEST
+    })
+    .await;
+    let log = server.log();
+    let reports = log.lines().filter(|line| line.contains("WARN") && line.contains("traces")).count();
+    assert!((1..=2).contains(&reports), "{reports} reports in:\n{log}");
+    receiver.behave(Behaviour::Answer);
+    server.client().post(COMPLETIONS, &completion(2)).await;
+    receiver
+        .wait_for("spans after the collector came to its senses", SOON, |received| {
+            (!spans::all(received).is_empty()).then_some(())
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_collector_that_comes_late_gets_the_first_requests() {
+    for transport in [Transport::Grpc, Transport::Http] {
+        // Two ports that nobody listens on yet.
+        let (grpc, http) = {
+            let listeners =
+                (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+            (listeners.0.local_addr().unwrap(), listeners.1.local_addr().unwrap())
+        };
+        let address = if transport == Transport::Grpc { grpc } else { http };
+        let server = quick(Options::new(&tiny_model()))
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"))
+            .env("OTEL_EXPORTER_OTLP_PROTOCOL", protocol(transport))
+            .start()
+            .await;
+        for _ in 0..5 {
+            server.client().post(COMPLETIONS, &completion(2)).await;
+        }
+        // A failed attempt shows that the exporter has tried.
+        scrape_until(server.client(), "a failed attempt", |scrape| {
+            scrape.value("limpid_otlp_exporter_requests_total", &[("signal", "traces"), ("result", "failed")]) > 0.0
+        })
+        .await;
+        let receiver = OtlpReceiver::start_on(grpc, http).await;
+        receiver
+            .wait_for("all five traces", Duration::from_secs(40), |received| {
+                (spans::traces(&spans::all(received)).len() == 5).then_some(())
+            })
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn a_full_queue_drops_spans_counts_them_and_harms_no_request() {
+    let receiver = OtlpReceiver::start().await;
+    receiver.behave(Behaviour::Hang);
+    let server = sending_to(&receiver, Transport::Grpc)
+        .env("OTEL_BSP_MAX_QUEUE_SIZE", "1")
+        .env("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1")
+        .start()
+        .await;
+    for _ in 0..50 {
+        assert_eq!(server.client().post(COMPLETIONS, &completion(2)).await.status, 200);
+    }
+    let spans = |result: &'static str| {
+        move |scrape: &limpid_tests::exposition::Scrape| {
+            scrape.value("limpid_otlp_exporter_spans_total", &[("result", result)])
+        }
+    };
+    // The last SERVER span ends just after its client has read the answer.
+    scrape_until(server.client(), "every span to be accounted for", |scrape| {
+        let queued = scrape.value("limpid_otlp_exporter_span_queue_length", &[]);
+        let sum = spans("exported")(scrape) + spans("failed")(scrape) + spans("dropped")(scrape) + queued;
+        spans("dropped")(scrape) > 0.0 && sum == 50.0 * SPANS_PER_REQUEST
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn exporting_does_not_feed_itself() {
+    let receiver = OtlpReceiver::start().await;
+    let server = sending_to(&receiver, Transport::Grpc).env("RUST_LOG", "trace").start().await;
+    server.client().post(COMPLETIONS, &completion(2)).await;
+    receiver.wait_for("the request's spans", SOON, |received| {
+        (spans::all(received).len() >= SPANS_PER_REQUEST as usize).then_some(())
+    })
+    .await;
+    let before = receiver.received();
+    receiver
+        .wait_for("ten more metric exports", SOON, |received| {
+            (received.metrics.len() >= before.metrics.len() + 10).then_some(())
+        })
+        .await;
+    let after = receiver.received();
+    assert_eq!(spans::all(&after).len(), spans::all(&before).len(), "spans of the export itself");
+    assert_eq!(after.logs.len(), before.logs.len(), "logs of the export itself");
+    assert!(scrape(server.client()).await.value("limpid_otlp_exporter_spans_total", &[("result", "exported")]) >= 5.0);
+}

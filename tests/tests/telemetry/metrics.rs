@@ -1,0 +1,538 @@
+//! The scrape, the push, and that both say the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::future::join_all;
+use http::Method;
+use limpid_tests::environment::python_with;
+use limpid_tests::exposition::{Format, Labels, Scrape};
+use limpid_tests::gaps::Gaps;
+use limpid_tests::otlp_metrics::{AggregationTemporality, Point, StreamKind, streams};
+use limpid_tests::otlp_receiver::{OtlpReceiver, Transport};
+use limpid_tests::server::{CONTEXT_LENGTH, MODEL, Options, slow_model, tiny_model};
+use limpid_tests::spans;
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+
+use crate::catalogue::{PROMISED, REASONS, SUCCESS};
+use crate::{
+    CHAT, COMPLETIONS, SOON, chat, completion, scrape, scrape_open_metrics, scrape_until, sending_to, with,
+};
+
+fn labels(pairs: &[(&str, &str)]) -> Labels {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+#[tokio::test]
+async fn the_first_scrape_has_every_promised_family_at_zero() {
+    let server = Options::new(&tiny_model()).start().await;
+    let scrape = scrape(server.client()).await;
+    let base = labels(&[("model_name", MODEL), ("engine", "0")]);
+    let mut gaps = Gaps::default();
+    for promised in &PROMISED {
+        let name = promised.name;
+        let Some(family) = gaps.some(name, scrape.families.get(name)) else { continue };
+        gaps.equal(format_args!("{name}'s type"), family.kind.as_str(), promised.kind);
+        gaps.expect(family.samples.iter().all(|sample| sample.value == 0.0), format_args!("{name} is not at 0"));
+        if let Some(buckets) = promised.buckets {
+            let series = scrape.histograms(name);
+            gaps.equal(format_args!("{name}'s series"), series.keys().cloned().collect(), vec![base.clone()]);
+            for histogram in series.values() {
+                let found: Vec<String> = histogram.buckets.iter().map(|(le, _)| le.clone()).collect();
+                gaps.equal(format_args!("{name}'s buckets"), found, buckets.spelled(CONTEXT_LENGTH));
+            }
+            continue;
+        }
+        let found: BTreeSet<Labels> = family.samples.iter().map(|sample| sample.labels.clone()).collect();
+        let wanted: BTreeSet<Labels> = if name == SUCCESS {
+            REASONS
+                .iter()
+                .map(|reason| {
+                    let mut labels = base.clone();
+                    labels.insert("finished_reason".to_owned(), (*reason).to_owned());
+                    labels
+                })
+                .collect()
+        } else {
+            BTreeSet::from([base.clone()])
+        };
+        gaps.equal(format_args!("{name}'s label sets"), found, wanted);
+    }
+    for (name, family) in &scrape.families {
+        let vllm = name.strip_prefix("vllm:");
+        let plain = vllm.unwrap_or(name);
+        let valid = plain.starts_with(|c: char| c.is_ascii_lowercase())
+            && plain.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        gaps.expect(valid, format_args!("{name} is no vllm: or plain lower-case name"));
+        gaps.expect(!name.ends_with("_created"), format_args!("{name} would be taken for a metric"));
+        gaps.expect(!family.help.is_empty(), format_args!("{name} has no help"));
+        for sample in &family.samples {
+            for (label, value) in &sample.labels {
+                gaps.expect(value.len() <= 512, format_args!("{name}: {label} is {} bytes", value.len()));
+                gaps.expect(
+                    !label.starts_with("otel_scope") && label != "pid",
+                    format_args!("{name} has the label {label}"),
+                );
+            }
+        }
+    }
+    gaps.assert_none("GET /metrics before any request");
+}
+
+#[tokio::test]
+async fn both_paths_answer_directly_and_in_the_format_that_their_header_names() {
+    let server = Options::new(&tiny_model()).start().await;
+    let mut gaps = Gaps::default();
+    const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+    for path in ["/metrics", "/metrics/"] {
+        for (accept, open) in [
+            (None, false),
+            (Some("*/*"), false),
+            (Some("text/plain"), false),
+            (Some("text/plain;version=0.0.4;q=0.5,*/*;q=0.1"), false),
+            (Some("application/openmetrics-text; version=1.0.0; charset=utf-8"), true),
+            (
+                Some(
+                    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+                     application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;q=0.3,\
+                     text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
+                ),
+                true,
+            ),
+            (Some("text/html"), false),
+        ] {
+            let headers: Vec<(&str, &str)> = accept.map(|accept| ("accept", accept)).into_iter().collect();
+            let reply = server.client().request(Method::GET, path, &headers, Bytes::new()).await;
+            let what = format!("{path} with {accept:?}");
+            gaps.equal(format_args!("{what}: status"), reply.status.as_u16(), 200);
+            gaps.expect(reply.headers.get("location").is_none(), format_args!("{what}: a redirect"));
+            let content_type = reply.header("content-type");
+            if open {
+                let named = content_type.starts_with("application/openmetrics-text; version=1.0.0");
+                gaps.expect(named, format_args!("{what}: {content_type}"));
+                gaps.expect(reply.text().ends_with("# EOF\n"), format_args!("{what}: no # EOF"));
+            } else {
+                gaps.equal(format_args!("{what}: content-type"), content_type, TEXT);
+                gaps.expect(!reply.text().contains("# EOF"), format_args!("{what}: # EOF in text"));
+            }
+            gaps.expect(reply.text().starts_with('#'), format_args!("{what}: no text format"));
+            let format = if open { Format::OpenMetrics } else { Format::Text004 };
+            if let Err(broken) = Scrape::parse(reply.text(), format) {
+                gaps.note(format_args!("{what}: {broken}"));
+            }
+        }
+    }
+    gaps.assert_none("FR-B01 to B03");
+}
+
+#[tokio::test]
+async fn the_official_python_parser_reads_both_formats() {
+    let Some(python) = python_with("prometheus_client") else { return };
+    let server = Options::new(&tiny_model()).start().await;
+    server.client().post(CHAT, &chat(4)).await;
+    for (module, accept) in [
+        ("prometheus_client.parser", "text/plain"),
+        ("prometheus_client.openmetrics.parser", "application/openmetrics-text;version=1.0.0"),
+    ] {
+        let reply =
+            server.client().request(Method::GET, "/metrics", &[("accept", accept)], Bytes::new()).await;
+        let program = format!(
+            "import sys; from {module} import text_string_to_metric_families as parse\n\
+             families = list(parse(sys.stdin.read()))\n\
+             print(len(families), sum(len(family.samples) for family in families))"
+        );
+        let mut child = tokio::process::Command::new(&python)
+            .arg("-c")
+            .arg(program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(&reply.body).await.unwrap();
+        let output = child.wait_with_output().await.unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{module}: {error}");
+        let format = if accept == "text/plain" { Format::Text004 } else { Format::OpenMetrics };
+        let ours = Scrape::parse(reply.text(), format).unwrap();
+        let samples: usize = ours.families.values().map(|family| family.samples.len()).sum();
+        let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        assert_eq!(found, format!("{} {samples}", ours.families.len()), "{module}");
+    }
+}
+
+#[tokio::test]
+async fn ten_tokens_are_one_first_token_nine_gaps_and_ten_counts() {
+    let server = Options::new(&tiny_model()).start().await;
+    let asked = Instant::now();
+    let answer = server.client().post(CHAT, &chat(10)).await.json();
+    let took = asked.elapsed().as_secs_f64();
+    let scrape =
+        scrape_until(server.client(), "the request's count", |scrape| scrape.value(SUCCESS, &[]) == 1.0).await;
+    let mut gaps = Gaps::default();
+    let prompt_tokens = answer["usage"]["prompt_tokens"].as_f64().unwrap();
+    for (name, count) in [
+        ("vllm:time_to_first_token_seconds", 1.0),
+        ("vllm:inter_token_latency_seconds", 9.0),
+        ("vllm:e2e_request_latency_seconds", 1.0),
+        ("vllm:request_queue_time_seconds", 1.0),
+        ("vllm:request_prefill_time_seconds", 1.0),
+        ("vllm:request_decode_time_seconds", 1.0),
+        ("vllm:request_prompt_tokens", 1.0),
+        ("vllm:request_generation_tokens", 1.0),
+    ] {
+        gaps.equal(format_args!("{name}'s count"), scrape.histogram(name).count, count);
+    }
+    gaps.equal("prompt tokens", scrape.value("vllm:prompt_tokens_total", &[]), prompt_tokens);
+    gaps.equal("sum of prompts", scrape.histogram("vllm:request_prompt_tokens").sum, prompt_tokens);
+    gaps.equal("generated tokens", scrape.value("vllm:generation_tokens_total", &[]), 10.0);
+    gaps.equal("sum of outputs", scrape.histogram("vllm:request_generation_tokens").sum, 10.0);
+    gaps.equal("ended by length", scrape.value(SUCCESS, &[("finished_reason", "length")]), 1.0);
+    let sum = |name: &str| scrape.histogram(name).sum;
+    let e2e = sum("vllm:e2e_request_latency_seconds");
+    gaps.expect(e2e > 0.0 && e2e <= took, format_args!("e2e is {e2e}, the client waited {took}"));
+    let first = sum("vllm:time_to_first_token_seconds");
+    gaps.expect(first > 0.0 && first <= e2e, format_args!("first token after {first}, e2e {e2e}"));
+    let decode = sum("vllm:request_decode_time_seconds");
+    let between = sum("vllm:inter_token_latency_seconds");
+    gaps.expect((decode - between).abs() < 2e-3, format_args!("decode {decode}, sum of gaps {between}"));
+    let parts = sum("vllm:request_queue_time_seconds") + sum("vllm:request_prefill_time_seconds") + decode;
+    gaps.expect(parts <= e2e, format_args!("queue + prefill + decode {parts}, e2e {e2e}"));
+    gaps.assert_none(answer);
+}
+
+#[tokio::test]
+async fn a_single_token_has_no_gap_and_no_nan() {
+    let server = Options::new(&tiny_model()).start().await;
+    server.client().post(CHAT, &chat(1)).await;
+    let scrape =
+        scrape_until(server.client(), "the request's count", |scrape| scrape.value(SUCCESS, &[]) == 1.0).await;
+    assert_eq!(scrape.histogram("vllm:inter_token_latency_seconds").count, 0.0);
+    assert_eq!(scrape.histogram("vllm:time_to_first_token_seconds").count, 1.0);
+}
+
+#[tokio::test]
+async fn time_to_first_token_is_what_clients_measure() {
+    let server = Options::new(&slow_model()).start().await;
+    let client = server.client();
+    let mut measured = 0.0;
+    for index in 0..20 {
+        let prompt = format!("request {index} {}", "and the ".repeat(20));
+        let request = with(completion(4), json!({"stream": true, "prompt": prompt}));
+        let asked = Instant::now();
+        let mut stream = client.stream(COMPLETIONS, &[], &request).await;
+        stream.next().await.expect("a first chunk");
+        measured += asked.elapsed().as_secs_f64();
+        while stream.next().await.is_some() {}
+    }
+    let first = scrape(client).await.histogram("vllm:time_to_first_token_seconds");
+    assert_eq!(first.count, 20.0);
+    assert!(first.sum >= 0.5 * measured, "{} s, clients measured {measured} s", first.sum);
+    assert!(first.sum <= measured + 20.0 * 0.05, "{} s, clients measured {measured} s", first.sum);
+}
+
+/// What must hold of any scrape of an idle server.
+fn check_books(gaps: &mut Gaps, scrape: &Scrape, requests: f64) {
+    gaps.equal("ended requests", scrape.value(SUCCESS, &[]), requests);
+    for name in ["vllm:e2e_request_latency_seconds", "vllm:request_prompt_tokens", "vllm:request_generation_tokens"] {
+        gaps.equal(format_args!("{name}'s count"), scrape.histogram(name).count, requests);
+    }
+    for (counter, histogram) in [
+        ("vllm:prompt_tokens_total", "vllm:request_prompt_tokens"),
+        ("vllm:generation_tokens_total", "vllm:request_generation_tokens"),
+    ] {
+        gaps.equal(histogram, scrape.histogram(histogram).sum, scrape.value(counter, &[]));
+    }
+    for gauge in ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"] {
+        gaps.equal(gauge, scrape.value(gauge, &[]), 0.0);
+    }
+}
+
+#[tokio::test]
+async fn the_books_balance_over_finished_stopped_aborted_queued_and_refused_requests() {
+    let server = Options::new(&slow_model()).arg("--max-num-seqs", "3").start().await;
+    let client = server.client();
+    let requests = (0..24u64).map(|index| async move {
+        let prompt = "hello world ".repeat(1 + index as usize % 5);
+        let request = with(completion(4 + index), json!({"prompt": prompt, "stream": true}));
+        match index % 4 {
+            0 => {
+                // Leaves after its first chunk.
+                let mut stream = client.stream(COMPLETIONS, &[], &request).await;
+                stream.next().await;
+                1
+            }
+            1 => {
+                let refused = with(request, json!({"top_p": 7}));
+                assert_eq!(client.post(COMPLETIONS, &refused).await.status, 400);
+                0
+            }
+            _ => {
+                client.stream(COMPLETIONS, &[], &request).await.chunks().await;
+                1
+            }
+        }
+    });
+    let ended: i32 = join_all(requests).await.into_iter().sum();
+    let idle = scrape_until(client, "all requests ended", |scrape| {
+        scrape.value(SUCCESS, &[]) == f64::from(ended) && scrape.value("vllm:num_requests_running", &[]) == 0.0
+    })
+    .await;
+    let mut gaps = Gaps::default();
+    check_books(&mut gaps, &idle, f64::from(ended));
+    gaps.equal("requests that finished", idle.value(SUCCESS, &[("finished_reason", "length")]), 12.0);
+    gaps.equal("errors", idle.value(SUCCESS, &[("finished_reason", "error")]), 0.0);
+    gaps.assert_none("Σ request_success = Σ histograms; counters = sums");
+}
+
+/// A scrape's families in the shape of a push: points by labels, buckets not cumulated.
+fn as_pushed(scrape: &Scrape, name: &str) -> BTreeMap<Labels, Point> {
+    let family = scrape.family(name);
+    if family.kind != "histogram" {
+        let samples = family.samples.iter();
+        return samples.map(|sample| (sample.labels.clone(), Point::Number(sample.value))).collect();
+    }
+    let series = scrape.histograms(name).into_iter().map(|(labels, histogram)| {
+        let mut before = 0.0;
+        let counts = histogram.buckets.iter().map(|(_, cumulative)| {
+            let count = cumulative - before;
+            before = *cumulative;
+            count as u64
+        });
+        let counts = counts.collect();
+        let bounds = histogram.buckets.iter().map(|(le, _)| le.parse::<f64>().unwrap());
+        let bounds = bounds.filter(|bound| bound.is_finite()).collect();
+        (labels, Point::Histogram { bounds, counts, sum: histogram.sum, count: histogram.count as u64 })
+    });
+    series.collect()
+}
+
+#[tokio::test]
+async fn pushed_and_scraped_are_the_same_names_types_labels_and_values() {
+    for transport in [Transport::Grpc, Transport::Http] {
+        let receiver = OtlpReceiver::start().await;
+        let server = sending_to(&receiver, transport).start().await;
+        for tokens in [1, 5, 9] {
+            server.client().post(CHAT, &chat(tokens)).await;
+        }
+        scrape_until(server.client(), "three requests", |scrape| scrape.value(SUCCESS, &[]) == 3.0).await;
+        let so_far = receiver.received().metrics.len();
+        let pushed = receiver
+            .wait_for("an export after the last request", SOON, |received| {
+                received.metrics.get(so_far + 1).map(|export| streams(&export.message))
+            })
+            .await;
+        let scraped = scrape(server.client()).await;
+
+        let mut gaps = Gaps::default();
+        let vllm = |name: &&String| name.starts_with("vllm:");
+        let pushed_names: BTreeSet<&String> = pushed.keys().filter(vllm).collect();
+        let scraped_names: BTreeSet<&String> = scraped.families.keys().filter(vllm).collect();
+        gaps.equal("names", pushed_names.clone(), scraped_names);
+        for name in pushed_names {
+            let stream = &pushed[name];
+            let Some(family) = scraped.families.get(name) else { continue };
+            let kind = match stream.kind {
+                StreamKind::Gauge => "gauge",
+                StreamKind::Counter => "counter",
+                StreamKind::Histogram => "histogram",
+                StreamKind::UpDownCounter => "an up-down counter",
+            };
+            gaps.equal(format_args!("{name}'s type"), kind, family.kind.as_str());
+            gaps.equal(format_args!("{name}'s unit"), stream.unit.as_str(), "");
+            gaps.equal(format_args!("{name}'s help"), stream.description.as_str(), family.help.as_str());
+            gaps.equal(format_args!("{name}'s points"), &stream.points, &as_pushed(&scraped, name));
+            if stream.kind == StreamKind::Counter || stream.kind == StreamKind::Histogram {
+                let temporality = Some(AggregationTemporality::Cumulative);
+                gaps.equal(format_args!("{name}'s temporality"), stream.temporality, temporality);
+            }
+        }
+        for (name, stream) in &pushed {
+            for point in stream.points.values() {
+                if let Point::Histogram { bounds, .. } = point {
+                    let default = bounds.starts_with(&[0.0, 5.0, 10.0, 25.0]);
+                    gaps.expect(!default, format_args!("{name} has the SDK's default bounds"));
+                }
+            }
+        }
+        gaps.assert_none(format_args!("{transport:?}"));
+    }
+}
+
+#[tokio::test]
+async fn cumulative_exports_have_one_start_and_rising_times() {
+    let receiver = OtlpReceiver::start().await;
+    let server = sending_to(&receiver, Transport::Http).start().await;
+    server.client().post(CHAT, &chat(4)).await;
+    let exports = receiver
+        .wait_for("twenty exports", Duration::from_secs(40), |received| {
+            (received.metrics.len() >= 20).then(|| received.metrics.clone())
+        })
+        .await;
+    let mut gaps = Gaps::default();
+    let mut last: BTreeMap<(String, Labels), (u64, u64)> = BTreeMap::new();
+    for export in &exports {
+        for (name, stream) in streams(&export.message) {
+            for (labels, (start, time)) in stream.times {
+                if let Some((first_start, before)) = last.insert((name.clone(), labels), (start, time)) {
+                    gaps.expect(time > before, format_args!("{name}: {time} after {before}"));
+                    if stream.kind != StreamKind::Gauge {
+                        gaps.equal(format_args!("{name}'s start"), start, first_start);
+                    }
+                }
+            }
+        }
+    }
+    let instances: BTreeSet<String> = exports
+        .iter()
+        .flat_map(|export| &export.message.resource_metrics)
+        .filter_map(|resource| {
+            let attributes = &resource.resource.as_ref()?.attributes;
+            spans::string(attributes, "service.instance.id").map(str::to_owned)
+        })
+        .collect();
+    gaps.equal("service.instance.id", instances.len(), 1);
+    gaps.assert_none("twenty exports of one server");
+}
+
+#[tokio::test]
+async fn deltas_add_up_to_the_scraped_counters() {
+    let receiver = OtlpReceiver::start().await;
+    let server = sending_to(&receiver, Transport::Grpc)
+        .env("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")
+        .start()
+        .await;
+    for tokens in [3, 4, 5] {
+        server.client().post(CHAT, &chat(tokens)).await;
+        let exports = receiver.received().metrics.len();
+        receiver.wait_for("one more export", SOON, |received| received.metrics.get(exports).map(|_| ())).await;
+    }
+    let scraped =
+        scrape_until(server.client(), "three requests", |scrape| scrape.value(SUCCESS, &[]) == 3.0).await;
+    server.stop().await;
+    let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+    let mut gaps = Gaps::default();
+    for export in receiver.received().metrics {
+        for (name, stream) in streams(&export.message) {
+            if !name.starts_with("vllm:") || stream.kind == StreamKind::Gauge {
+                continue;
+            }
+            let delta = Some(AggregationTemporality::Delta);
+            gaps.equal(format_args!("{name}'s temporality"), stream.temporality, delta);
+            for (key, value) in stream.points.values().filter_map(|point| match point {
+                Point::Number(value) if name == "vllm:generation_tokens_total" => Some(("tokens", *value)),
+                Point::Histogram { count, .. } if name == "vllm:e2e_request_latency_seconds" => {
+                    Some(("requests", *count as f64))
+                }
+                _ => None,
+            }) {
+                *sums.entry(key).or_default() += value;
+            }
+        }
+    }
+    gaps.equal("tokens", sums.get("tokens").copied(), Some(scraped.value("vllm:generation_tokens_total", &[])));
+    gaps.equal("tokens", sums.get("tokens").copied(), Some(12.0));
+    gaps.equal("requests", sums.get("requests").copied(), Some(3.0));
+    gaps.assert_none("sum of deltas = counter");
+}
+
+#[tokio::test]
+async fn exemplars_lead_to_traces_that_were_sent() {
+    let receiver = OtlpReceiver::start().await;
+    let server = sending_to(&receiver, Transport::Grpc).start().await;
+    server.client().post(CHAT, &chat(4)).await;
+    receiver.wait_for("the trace", SOON, |received| (spans::all(received).len() >= 5).then_some(())).await;
+    let traces: BTreeSet<String> =
+        spans::traces(&spans::all(&receiver.received())).iter().map(spans::Trace::id).collect();
+    let scrape = scrape_open_metrics(server.client()).await;
+    let family = scrape.family("vllm:time_to_first_token_seconds");
+    let exemplars: Vec<_> = family.samples.iter().filter_map(|sample| sample.exemplar.as_ref()).collect();
+    assert_eq!(exemplars.len(), 1, "one request, one bucket");
+    assert!(traces.contains(&exemplars[0].labels["trace_id"]), "{exemplars:?} among {traces:?}");
+    assert!(exemplars[0].value > 0.0);
+    // The 0.0.4 format has none: the strict parser refuses them.
+    crate::scrape(server.client()).await;
+}
+
+#[tokio::test]
+async fn counters_never_fall_and_no_series_comes_or_goes_under_load() {
+    let server = Options::new(&tiny_model()).start().await;
+    let client = server.client();
+    client.post(CHAT, &chat(2)).await;
+    let series = scrape(client).await.series();
+    let scrapes = async {
+        let mut before: BTreeMap<(String, Labels), f64> = BTreeMap::new();
+        for _ in 0..100 {
+            let scrape = scrape(client).await;
+            assert!(scrape.series().is_superset(&series), "a series went");
+            let counters = scrape.families.values().filter(|family| family.kind != "gauge");
+            for sample in counters.flat_map(|family| &family.samples) {
+                let key = (sample.name.clone(), sample.labels.clone());
+                let last = before.insert(key, sample.value).unwrap_or(0.0);
+                assert!(sample.value >= last, "{} fell from {last} to {}", sample.name, sample.value);
+            }
+        }
+    };
+    let load = join_all((0..40u64).map(|index| async move {
+        let headers = [("user-agent", "agent"), ("x-request-id", "an-id")];
+        let request = with(chat(1 + index % 20), json!({"user": format!("user-{index}")}));
+        client.post_with(CHAT, &headers, &request).await;
+    }));
+    tokio::join!(scrapes, load);
+    for index in 0..10 {
+        client.post(&format!("/v1/unknown-{index}"), &json!({})).await;
+        client.post(CHAT, &with(chat(1), json!({"model": format!("m-{index}\"\n")}))).await;
+    }
+    let after = scrape(client).await.series();
+    let new: Vec<_> = after.difference(&series).filter(|(name, _)| name.starts_with("vllm:")).collect();
+    assert!(new.is_empty(), "requests made new series: {new:?}");
+    let others = after.difference(&series).count();
+    assert!(others < 200, "{others} new series from 60 requests of three kinds");
+}
+
+#[tokio::test]
+async fn scrapes_do_not_wait_for_the_engine() {
+    // One step of this budget on this model takes long, and every scrape falls into one.
+    let server = Options::new(&slow_model()).arg("--max-num-batched-tokens", "4096").start().await;
+    let client = server.client();
+    let prompt: Vec<u32> = (0..4000).map(|index| 20 + index % 200).collect();
+    let request = json!({"model": MODEL, "prompt": prompt, "max_tokens": 1});
+    let asked = Instant::now();
+    let mut answer = std::pin::pin!(client.post(COMPLETIONS, &request));
+    let mut slowest = Duration::ZERO;
+    let mut scrapes = 0;
+    loop {
+        tokio::select! {
+            reply = &mut answer => {
+                assert_eq!(reply.status, 200);
+                break;
+            }
+            took = async {
+                let asked = Instant::now();
+                assert_eq!(client.get("/metrics").await.status, 200);
+                asked.elapsed()
+            } => {
+                slowest = slowest.max(took);
+                scrapes += 1;
+            }
+        }
+    }
+    assert!(scrapes >= 5, "{scrapes} scrapes within {:?}", asked.elapsed());
+    assert!(slowest < Duration::from_millis(250), "the slowest of {scrapes} scrapes took {slowest:?}");
+}
+
+#[tokio::test]
+async fn a_compressed_scrape_is_the_same_text() {
+    use std::io::Read;
+    let server = Options::new(&tiny_model()).start().await;
+    let gzip = [("accept-encoding", "gzip")];
+    let reply = server.client().request(Method::GET, "/metrics", &gzip, Bytes::new()).await;
+    assert_eq!(reply.header("content-encoding"), "gzip");
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&reply.body[..]).read_to_string(&mut text).unwrap();
+    let inflated = Scrape::parse(&text, Format::Text004).unwrap();
+    assert_eq!(inflated.series(), scrape(server.client()).await.series());
+}
