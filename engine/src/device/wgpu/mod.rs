@@ -1,12 +1,232 @@
-//! The wgpu device: ops as WGSL dispatches.
+//! The wgpu device: a program's ops as WGSL dispatches, on any Vulkan, Metal or DirectX 12 adapter.
+//!
+//! A step is one upload, one command buffer, one submission and one wait: the data of the batch goes up in
+//! one copy, the ops run in one compute pass, and logits and timestamps come back in one mapped buffer. It
+//! leaves to `kernels` how an op is computed, and to whoever made the program which ops there are.
+//!
+//! Invariant: everything a step uses is made by [`Adapter::open`]; a step allocates only its command buffer.
 
-use super::{Adapter, DeviceError};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wgpu::BufferUsages;
+
+use self::gpu::{Gpu, Options};
+use self::plan::Plan;
+use super::batch_check::check_batch;
+use super::{Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, ExecuteTimes, WeightSource};
+use crate::program::Program;
+
+mod adapter;
+mod gpu;
+mod plan;
+pub(crate) mod shader;
+mod step;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+/// Bytes before the logits in what is read back: the two timestamps, filled up to a copy's alignment.
+const TIMESTAMP_BYTES: u64 = 256;
 
 /// Finds a wgpu adapter: hardware first; software ones (`device_type` Cpu) only unless `hardware_only`.
 ///
 /// # Errors
 /// [`DeviceError::NoAdapter`] with the adapters and backends that were tried.
 pub fn find(hardware_only: bool) -> Result<Box<dyn Adapter>, DeviceError> {
-    let _ = hardware_only;
-    Err(DeviceError::NoAdapter { wanted: "wgpu adapter", tried: String::new(), advice: "" })
+    let adapter = adapter::best(hardware_only)?;
+    let info = adapter::describe(&adapter.get_info());
+    Ok(Box::new(WgpuAdapter { adapter, info }))
+}
+
+struct WgpuAdapter {
+    adapter: wgpu::Adapter,
+    info: DeviceInfo,
+}
+
+impl Adapter for WgpuAdapter {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// wgpu has no portable way to ask.
+    fn available_memory(&self) -> Option<u64> {
+        None
+    }
+
+    fn open(
+        self: Box<Self>,
+        program: &Program,
+        weights: &dyn WeightSource,
+        limits: DeviceLimits,
+    ) -> Result<Box<dyn Device>, DeviceError> {
+        let gpu = Arc::new(Gpu::open(&self.adapter)?);
+        let options = gpu.options();
+        Ok(Box::new(WgpuDevice::open(gpu, self.info, program, weights, limits, options)?))
+    }
+}
+
+/// A program on an open device.
+pub(crate) struct WgpuDevice {
+    info: DeviceInfo,
+    gpu: Arc<Gpu>,
+    program: Program,
+    limits: DeviceLimits,
+    plan: Plan,
+    /// Values between two rows of logits.
+    logits_stride: usize,
+    /// Mapped for writing between steps.
+    upload: wgpu::Buffer,
+    /// Timestamps, then logits.
+    readback: wgpu::Buffer,
+    timestamps: Option<Timestamps>,
+    /// The words of the step, kept for their memory.
+    words: Vec<u32>,
+}
+
+struct Timestamps {
+    queries: wgpu::QuerySet,
+    resolved: wgpu::Buffer,
+    /// Nanoseconds a tick.
+    period: f64,
+}
+
+impl WgpuDevice {
+    fn open(
+        gpu: Arc<Gpu>,
+        info: DeviceInfo,
+        program: &Program,
+        weights: &dyn WeightSource,
+        limits: DeviceLimits,
+        options: Options,
+    ) -> Result<WgpuDevice, DeviceError> {
+        program.check();
+        let plan = Plan::build(&gpu, program, weights, &limits, options)?;
+        let logits_stride = shader::stride(program.vocabulary());
+        let upload = gpu.buffer(
+            "the upload of a step",
+            plan.step.size(),
+            BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC,
+        )?;
+        let readback = gpu.buffer(
+            "the results of a step",
+            TIMESTAMP_BYTES + 4 * (limits.max_sequences * logits_stride) as u64,
+            BufferUsages::MAP_READ | BufferUsages::COPY_DST,
+        )?;
+        let timestamps = if options.timestamps { Some(Timestamps::new(&gpu)?) } else { None };
+        let device = WgpuDevice {
+            info,
+            gpu,
+            program: program.clone(),
+            limits,
+            plan,
+            logits_stride,
+            upload,
+            readback,
+            timestamps,
+            words: Vec::new(),
+        };
+        device.warm_up()?;
+        Ok(device)
+    }
+
+    /// Runs everything once on a step of no rows.
+    fn warm_up(&self) -> Result<(), DeviceError> {
+        let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        self.plan.record_warm_up(&mut encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()));
+        self.gpu.queue.submit([encoder.finish()]);
+        self.upload.map_async(wgpu::MapMode::Write, .., |_| ());
+        self.gpu.wait()
+    }
+
+    /// Sends the step's words and the ops, and waits for their results.
+    fn run(&self, tokens: usize, logits_rows: usize) -> Result<(), DeviceError> {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.words);
+        let size = bytes.len() as u64;
+        let failed = |error: wgpu::MapRangeError| DeviceError::Failed(error.to_string());
+        self.upload.get_mapped_range_mut(..size).map_err(failed)?.copy_from_slice(bytes);
+        self.upload.unmap();
+
+        let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        encoder.copy_buffer_to_buffer(&self.upload, 0, &self.plan.step, 0, size);
+        let timestamp_writes = self.timestamps.as_ref().map(|timestamps| wgpu::ComputePassTimestampWrites {
+            query_set: &timestamps.queries,
+            beginning_of_pass_write_index: Some(0),
+            end_of_pass_write_index: Some(1),
+        });
+        let mut pass = encoder
+            .begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("forward"), timestamp_writes });
+        self.plan.record(&mut pass, tokens, logits_rows)?;
+        drop(pass);
+        if let Some(timestamps) = &self.timestamps {
+            encoder.resolve_query_set(&timestamps.queries, 0..2, &timestamps.resolved, 0);
+            encoder.copy_buffer_to_buffer(&timestamps.resolved, 0, &self.readback, 0, 16);
+        }
+        let logits_bytes = 4 * (logits_rows * self.logits_stride) as u64;
+        if logits_bytes > 0 {
+            let logits = &self.plan.activations[self.program.logits.0];
+            encoder.copy_buffer_to_buffer(logits, 0, &self.readback, TIMESTAMP_BYTES, logits_bytes);
+        }
+        self.gpu.queue.submit([encoder.finish()]);
+        self.upload.map_async(wgpu::MapMode::Write, .., |_| ());
+        // A failure to map shows in the wait or when the range is asked for.
+        self.readback.map_async(wgpu::MapMode::Read, ..TIMESTAMP_BYTES + logits_bytes, |_| ());
+        self.gpu.wait()
+    }
+
+    /// Takes the results out of the mapped buffer.
+    fn read(&self, logits_rows: usize, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError> {
+        let bytes = TIMESTAMP_BYTES + 4 * (logits_rows * self.logits_stride) as u64;
+        let view = self
+            .readback
+            .get_mapped_range(..bytes)
+            .map_err(|error| DeviceError::Failed(error.to_string()))?;
+        let (head, rows) = view.split_at(TIMESTAMP_BYTES as usize);
+        let rows: &[f32] = bytemuck::cast_slice(rows);
+        for row in rows.chunks_exact(self.logits_stride) {
+            logits.extend_from_slice(&row[..self.program.vocabulary()]);
+        }
+        let forward = self.timestamps.as_ref().and_then(|timestamps| {
+            let ticks: &[u64] = bytemuck::cast_slice(&head[..16]);
+            let elapsed = ticks[1].checked_sub(ticks[0])?;
+            Some(Duration::from_nanos((elapsed as f64 * timestamps.period) as u64))
+        });
+        drop(view);
+        self.readback.unmap();
+        Ok(ExecuteTimes { forward })
+    }
+}
+
+impl Device for WgpuDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn execute(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError> {
+        logits.clear();
+        check_batch(batch, &self.program, &self.limits)?;
+        self.gpu.check()?;
+        let (tokens, logits_rows) = (batch.tokens.len(), batch.logits_rows.len());
+        if tokens == 0 {
+            return Ok(ExecuteTimes::default());
+        }
+        step::lay_out(batch, &self.limits, &self.plan.ropes, &mut self.words);
+        self.run(tokens, logits_rows)?;
+        self.read(logits_rows, logits)
+    }
+}
+
+impl Timestamps {
+    fn new(gpu: &Gpu) -> Result<Timestamps, DeviceError> {
+        let queries = gpu.device.create_query_set(&wgpu::QuerySetDescriptor {
+            label: Some("forward"),
+            ty: wgpu::QueryType::Timestamp,
+            count: 2,
+        });
+        let usage = BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC;
+        let resolved = gpu.buffer("timestamps", TIMESTAMP_BYTES, usage)?;
+        Ok(Timestamps { queries, resolved, period: f64::from(gpu.queue.get_timestamp_period()) })
+    }
 }

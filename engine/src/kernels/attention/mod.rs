@@ -1,3 +1,53 @@
-//! The `attention` op.
+//! The `attention` op: a workgroup for each row and each few heads, online softmax over the paged cache.
+
+use crate::device::wgpu::shader::{Access, Kernel, Mapping, Variant, Work, stride};
 
 pub mod reference;
+#[cfg(test)]
+mod tests;
+
+use self::reference::AttentionShape;
+
+/// The dispatch. Binds query, keys, values and the output, which may be the query.
+pub(crate) fn variants(shape: AttentionShape, mapping: Mapping) -> Vec<Variant> {
+    let group = shape.num_heads / shape.num_kv_heads;
+    // Heads that share keys are computed together where a load is dear, apart where threads are plenty.
+    let (threads, heads) = match mapping {
+        Mapping::Software { .. } => (32, (1..=4).rev().find(|n| group.is_multiple_of(*n)).unwrap_or(1)),
+        Mapping::Hardware => (64, 1),
+    };
+    let constants = [
+        ("THREADS", threads),
+        ("HEADS", heads),
+        ("GROUP", group),
+        ("HEAD_SIZE", shape.head_size),
+        ("BLOCK_SIZE", shape.block_size),
+    ];
+    let chunk = match chunk(shape.head_size) {
+        4 => include_str!("chunk_4.wgsl"),
+        _ => include_str!("chunk_1.wgsl"),
+    };
+    let kernel = Kernel::new(
+        "attention",
+        &[Access::Write, Access::Read, Access::Read, Access::Write],
+        &constants,
+        &[chunk, include_str!("attention.wgsl")],
+    );
+    Variant::only(kernel, Work::Groups { per_rows: (shape.num_heads / heads) as u64, rows: 1 })
+}
+
+/// Parameters for this shape.
+pub(crate) fn params(shape: AttentionShape) -> Vec<u32> {
+    let chunk = chunk(shape.head_size);
+    vec![
+        shape.num_heads as u32,
+        (stride(shape.num_heads * shape.head_size) / chunk) as u32,
+        (shape.num_kv_heads * shape.head_size / chunk) as u32,
+        shape.scale.to_bits(),
+    ]
+}
+
+/// Values read at once.
+fn chunk(head_size: usize) -> usize {
+    if head_size.is_multiple_of(4) { 4 } else { 1 }
+}

@@ -1,3 +1,26 @@
-//! The `embed` op.
+//! The `embed` op: rows of a table, from its stored format to `f32`.
+
+use crate::device::wgpu::shader::{Access, ELEMENTS, Kernel, Variant, Work};
+use crate::kernels::matmul;
+use crate::tensor_type::TensorType;
 
 pub mod reference;
+#[cfg(test)]
+mod tests;
+
+/// The dispatch for a table of this format and width. Binds the packed values, the scales and the output.
+pub(crate) fn variants(format: TensorType, width: usize) -> Vec<Variant> {
+    let kernel = Kernel::new(
+        "embed",
+        &[Access::Read, Access::Read, Access::Write],
+        &[("WORKGROUP", ELEMENTS)],
+        &[matmul::format_source(format), include_str!("embed.wgsl")],
+    );
+    let per_row = 8 * width.div_ceil(32) as u64;
+    Variant::only(kernel, Work::Elements { per_row, workgroup: ELEMENTS as u64 })
+}
+
+/// Parameters for the part of the table that starts at `first_entry`.
+pub(crate) fn params(first_entry: u32, entries: u32, width: usize) -> Vec<u32> {
+    vec![first_entry, entries, width.div_ceil(32) as u32]
+}

@@ -1,3 +1,25 @@
-//! The `rms_norm` op.
+//! The `rms_norm` op: a workgroup for each row.
+
+use crate::device::wgpu::shader::{Access, Kernel, Mapping, Variant, Work, logits_flag, stride};
+use crate::program::Rows;
 
 pub mod reference;
+#[cfg(test)]
+mod tests;
+
+/// The dispatch. Binds the input, the weight as `f32` and the output, which may be the input.
+pub(crate) fn variants(mapping: Mapping) -> Vec<Variant> {
+    let workgroup = if mapping == Mapping::Hardware { 128 } else { 8 };
+    let kernel = Kernel::new(
+        "rms_norm",
+        &[Access::Write, Access::Read, Access::Write],
+        &[("WORKGROUP", workgroup)],
+        &[include_str!("rms_norm.wgsl")],
+    );
+    Variant::only(kernel, Work::Groups { per_rows: 1, rows: 1 })
+}
+
+/// Parameters for rows of this width.
+pub(crate) fn params(width: usize, rows: Rows, epsilon: f32) -> Vec<u32> {
+    vec![width as u32, stride(width) as u32, logits_flag(rows), epsilon.to_bits()]
+}

@@ -1,3 +1,70 @@
-//! The `rope` op.
+//! The `rope` op: a thread for each pair, with cosines and sines from the host.
+
+use crate::device::wgpu::shader::{Access, ELEMENTS, Kernel, Variant, Work, stride};
+use crate::program::RopeStyle;
 
 pub mod reference;
+#[cfg(test)]
+mod tests;
+
+/// The cosines and sines of one pair of `rotary` and `base`, shared by all ops that have both.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RopeTable {
+    rotary: usize,
+    base: f32,
+    frequencies: Vec<f32>,
+}
+
+impl RopeTable {
+    /// Frequencies as the reference computes them.
+    pub(crate) fn new(rotary: usize, base: f32) -> RopeTable {
+        let frequencies = (0..rotary / 2).map(|pair| base.powf(-2.0 * pair as f32 / rotary as f32)).collect();
+        RopeTable { rotary, base, frequencies }
+    }
+
+    /// Whether it is the table of an op with these.
+    pub(crate) fn serves(&self, rotary: usize, base: f32) -> bool {
+        self.rotary == rotary && self.base == base
+    }
+
+    /// Words it takes for one row.
+    pub(crate) fn words(&self) -> usize {
+        2 * self.frequencies.len()
+    }
+
+    /// Appends the pairs of cosine and sine of every position.
+    pub(crate) fn append(&self, positions: &[u32], words: &mut Vec<u32>) {
+        for position in positions {
+            for frequency in &self.frequencies {
+                let (sine, cosine) = (*position as f32 * frequency).sin_cos();
+                words.extend([cosine.to_bits(), sine.to_bits()]);
+            }
+        }
+    }
+}
+
+/// The dispatch. Binds the values.
+pub(crate) fn variants(num_heads: usize, rotary: usize) -> Vec<Variant> {
+    let kernel =
+        Kernel::new("rope", &[Access::Write], &[("WORKGROUP", ELEMENTS)], &[include_str!("rope.wgsl")]);
+    let per_row = (num_heads * rotary / 2) as u64;
+    Variant::only(kernel, Work::Elements { per_row, workgroup: ELEMENTS as u64 })
+}
+
+/// Parameters for a table that has `words_before` words of other tables before it.
+pub(crate) fn params(
+    num_heads: usize,
+    head_size: usize,
+    rotary: usize,
+    style: RopeStyle,
+    words_before: usize,
+) -> Vec<u32> {
+    let pairs = rotary / 2;
+    let (partner, next) = match style {
+        RopeStyle::Pairs => (1, 2),
+        RopeStyle::Halves => (pairs, 1),
+    };
+    [num_heads, head_size, pairs, stride(num_heads * head_size), words_before, partner, next]
+        .map(|value| value as u32)
+        .to_vec()
+}

@@ -1,0 +1,152 @@
+//! How a kernel is described: its WGSL, what it binds, and how its work is cut into workgroups.
+//!
+//! Every kernel has one bind group: its own parameters at binding 0, the step's header and data at 1 and 2
+//! (`prelude.wgsl`), and its storage buffers from 3 on. Constants are written into the source, so that a
+//! pipeline is known by its text.
+
+use crate::program::Rows;
+
+/// Common head of every kernel's source.
+const PRELUDE: &str = include_str!("prelude.wgsl");
+
+/// How a kernel uses a storage buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Access {
+    /// Only reads it.
+    Read,
+    /// Writes it, and may read it. A buffer may be bound twice in a kernel if both uses are this one.
+    Write,
+}
+
+/// A kernel ready to be compiled.
+#[derive(Clone, Debug)]
+pub(crate) struct Kernel {
+    /// For labels and messages.
+    pub(crate) name: &'static str,
+    /// Complete WGSL with an entry point `main`.
+    pub(crate) source: String,
+    /// Storage buffers from binding 3 on.
+    pub(crate) storage: &'static [Access],
+}
+
+impl Kernel {
+    /// Puts the prelude and the constants before the parts of a kernel.
+    pub(crate) fn new(
+        name: &'static str,
+        storage: &'static [Access],
+        constants: &[(&str, usize)],
+        parts: &[&str],
+    ) -> Kernel {
+        let mut source = PRELUDE.to_owned();
+        for (constant, value) in constants {
+            source.push_str(&format!("const {constant}: u32 = {value}u;\n"));
+        }
+        for part in parts {
+            source.push_str(part);
+        }
+        Kernel { name, source, storage }
+    }
+}
+
+/// How the work is spread over threads. A software rasteriser runs a workgroup on one core with the threads
+/// as vector lanes, and pays for each lane of a load; a GPU wants many threads and adjacent loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mapping {
+    /// Many outputs for each thread, small workgroups.
+    Software {
+        /// Subgroups are exactly 8 threads, so lanes can share what they load.
+        shuffle: bool,
+    },
+    /// Many threads for each output.
+    Hardware,
+}
+
+/// How many workgroups a dispatch needs, depending on the rows of the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// One thread an element.
+    Elements {
+        /// Elements in a row.
+        per_row: u64,
+        /// Threads in a workgroup.
+        workgroup: u64,
+    },
+    /// Whole workgroups.
+    Groups {
+        /// Workgroups for one group of rows.
+        per_rows: u64,
+        /// Rows in such a group.
+        rows: u64,
+    },
+}
+
+impl Work {
+    /// Workgroups for this many rows.
+    pub(crate) fn workgroups(self, rows: u64) -> u64 {
+        match self {
+            Work::Elements { per_row, workgroup } => (rows * per_row).div_ceil(workgroup),
+            Work::Groups { per_rows, rows: group } => rows.div_ceil(group) * per_rows,
+        }
+    }
+}
+
+/// One way to run an op, used from `min_rows` rows on.
+#[derive(Clone, Debug)]
+pub(crate) struct Variant {
+    /// Fewest rows it is meant for.
+    pub(crate) min_rows: u64,
+    /// The kernel.
+    pub(crate) kernel: Kernel,
+    /// Its workgroups.
+    pub(crate) work: Work,
+}
+
+impl Variant {
+    /// The only way to run an op.
+    pub(crate) fn only(kernel: Kernel, work: Work) -> Vec<Variant> {
+        vec![Variant { min_rows: 0, kernel, work }]
+    }
+}
+
+/// Threads in a workgroup of the kernels that do one thing per element.
+pub(crate) const ELEMENTS: usize = 64;
+
+/// Values between the starts of two rows of an activation buffer: whole blocks of weights and whole
+/// `vec4`s. What lies between the width and the stride is zero from the start and stays zero.
+pub(crate) fn stride(width: usize) -> usize {
+    width.next_multiple_of(32)
+}
+
+/// 1 for a buffer with one row per wanted row of logits.
+pub(crate) fn logits_flag(rows: Rows) -> u32 {
+    u32::from(rows == Rows::Logits)
+}
+
+/// Cuts a number of workgroups into two dimensions of at most `allowed`; `None` if it takes more.
+pub(crate) fn fold(workgroups: u64, allowed: u32) -> Option<(u32, u32)> {
+    let y = workgroups.div_ceil(u64::from(allowed)).max(1);
+    let x = workgroups.div_ceil(y);
+    (y <= u64::from(allowed)).then_some((x as u32, y as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folding_covers_every_workgroup_and_wastes_less_than_one_row() {
+        for allowed in [1u32, 2, 7, 65_535] {
+            let allowed_wide = u64::from(allowed);
+            for workgroups in [0, 1, allowed_wide - 1, allowed_wide, allowed_wide + 1, 3 * allowed_wide + 2] {
+                let Some((x, y)) = fold(workgroups, allowed) else {
+                    assert!(workgroups > allowed_wide * allowed_wide, "{workgroups} on {allowed}");
+                    continue;
+                };
+                let total = u64::from(x) * u64::from(y);
+                assert!(x <= allowed && y <= allowed, "{workgroups} on {allowed}: {x} × {y}");
+                assert!(total >= workgroups && total < workgroups + u64::from(y.max(1)));
+            }
+        }
+        assert_eq!(fold(u64::from(u32::MAX) * u64::from(u32::MAX), 65_535), None);
+    }
+}

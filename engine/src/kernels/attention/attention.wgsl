@@ -1,0 +1,136 @@
+// One workgroup for each row and each group of HEADS query heads that share a KV head. It walks the row's
+// visible positions in tiles of one position per thread, with the online softmax: scores of the tile, their
+// maximum, their exponentials, then the weighted values, each thread owning some of the output.
+//
+// The order of the sums depends on nothing but the row's own position.
+
+struct Params {
+    num_heads: u32,
+    // In chunks: width of a row of query and out, and of a slot of the cache.
+    stride: u32,
+    kv_width: u32,
+    scale: f32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(3) var<storage, read_write> query: array<Chunk>;
+@group(0) @binding(4) var<storage, read> keys: array<Chunk>;
+@group(0) @binding(5) var<storage, read> values: array<Chunk>;
+@group(0) @binding(6) var<storage, read_write> out: array<Chunk>;
+
+// Chunks of a head, and how many of them a thread owns.
+const LENGTH: u32 = HEAD_SIZE / CHUNK;
+const OWNED: u32 = (LENGTH + THREADS - 1u) / THREADS;
+// Below every score, and finite: infinities cannot be written in WGSL and their differences are no numbers.
+const LOWEST: f32 = -3.0e38;
+
+var<workgroup> head_query: array<Chunk, HEADS * LENGTH>;
+var<workgroup> weights: array<f32, HEADS * THREADS>;
+var<workgroup> reduced: array<f32, HEADS * THREADS>;
+var<workgroup> slots: array<u32, THREADS>;
+
+@compute @workgroup_size(THREADS)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let index = linear_workgroup(group, groups);
+    let head_groups = params.num_heads / HEADS;
+    let row = index / head_groups;
+    if (row >= header.tokens) {
+        return;
+    }
+    let first_head = index % head_groups * HEADS;
+    let kv_start = first_head / GROUP * LENGTH;
+    let row_start = row * params.stride + first_head * LENGTH;
+    let visible = step[header.positions + row] + 1u;
+    let table = header.block_tables + step[header.table_starts + row];
+
+    for (var i = local; i < HEADS * LENGTH; i += THREADS) {
+        head_query[i] = query[row_start + i];
+    }
+    var highest: array<f32, HEADS>;
+    var total: array<f32, HEADS>;
+    var sum: array<array<Chunk, HEADS>, OWNED>;
+    for (var h = 0u; h < HEADS; h++) {
+        highest[h] = LOWEST;
+    }
+    workgroupBarrier();
+
+    for (var first = 0u; first < visible; first += THREADS) {
+        let count = min(THREADS, visible - first);
+        let position = first + min(local, count - 1u);
+        let slot = step[table + position / BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE;
+        slots[local] = slot * params.kv_width + kv_start;
+        var score: array<f32, HEADS>;
+        for (var i = 0u; i < LENGTH; i++) {
+            let key = keys[slot * params.kv_width + kv_start + i];
+            for (var h = 0u; h < HEADS; h++) {
+                score[h] = chunk_dot(head_query[h * LENGTH + i], key, score[h]);
+            }
+        }
+        for (var h = 0u; h < HEADS; h++) {
+            score[h] = select(LOWEST, score[h] * params.scale, local < count);
+            reduced[h * THREADS + local] = score[h];
+        }
+        workgroupBarrier();
+        for (var half = THREADS / 2u; half > 0u; half /= 2u) {
+            if (local < half) {
+                for (var h = 0u; h < HEADS; h++) {
+                    let place = h * THREADS + local;
+                    reduced[place] = max(reduced[place], reduced[place + half]);
+                }
+            }
+            workgroupBarrier();
+        }
+        for (var h = 0u; h < HEADS; h++) {
+            let higher = max(highest[h], reduced[h * THREADS]);
+            let shrink = exp(highest[h] - higher);
+            highest[h] = higher;
+            let weight = select(0.0, exp(score[h] - higher), local < count);
+            weights[h * THREADS + local] = weight;
+            total[h] = fma(total[h], shrink, weight);
+            for (var o = 0u; o < OWNED; o++) {
+                sum[o][h] *= shrink;
+            }
+        }
+        workgroupBarrier();
+        for (var o = 0u; o < OWNED; o++) {
+            let place = local + o * THREADS;
+            if (place < LENGTH) {
+                for (var p = 0u; p < count; p++) {
+                    let value = values[slots[p] + place];
+                    for (var h = 0u; h < HEADS; h++) {
+                        sum[o][h] += weights[h * THREADS + p] * value;
+                    }
+                }
+            }
+        }
+        workgroupBarrier();
+    }
+
+    for (var h = 0u; h < HEADS; h++) {
+        reduced[h * THREADS + local] = total[h];
+    }
+    workgroupBarrier();
+    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
+        if (local < half) {
+            for (var h = 0u; h < HEADS; h++) {
+                reduced[h * THREADS + local] += reduced[h * THREADS + local + half];
+            }
+        }
+        workgroupBarrier();
+    }
+    for (var h = 0u; h < HEADS; h++) {
+        // A row that sees nothing is zero. The test is false for a NaN, which stays one.
+        let weight = reduced[h * THREADS];
+        let divisor = select(weight, 1.0, weight == 0.0);
+        for (var o = 0u; o < OWNED; o++) {
+            let place = local + o * THREADS;
+            if (place < LENGTH) {
+                out[row_start + h * LENGTH + place] = sum[o][h] / divisor;
+            }
+        }
+    }
+}

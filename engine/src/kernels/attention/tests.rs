@@ -1,0 +1,151 @@
+use super::reference::{AttentionShape, attention};
+use crate::device::wgpu::shader::Mapping;
+use crate::device::wgpu::testing::{
+    MAPPINGS, Random, Rig, Stored, assert_close, one_op, one_sequence, tokens,
+};
+use crate::device::{Batch, BatchSequence, DeviceLimits};
+use crate::program::{BufferId, OpKind, Program};
+
+const BLOCK_SIZE: usize = 4;
+const LIMITS: DeviceLimits = DeviceLimits {
+    num_blocks: 96,
+    block_size: BLOCK_SIZE,
+    max_tokens: 48,
+    max_sequences: 8,
+    max_blocks_per_sequence: 80,
+};
+
+fn shape(num_heads: usize, num_kv_heads: usize, head_size: usize) -> AttentionShape {
+    let scale = 1.0 / (head_size as f32).sqrt();
+    AttentionShape { num_heads, num_kv_heads, head_size, block_size: BLOCK_SIZE, scale }
+}
+
+fn program(shape: AttentionShape, out: usize) -> Program {
+    let width = shape.num_heads * shape.head_size;
+    let kind = OpKind::Attention {
+        query: BufferId(0),
+        out: BufferId(out),
+        layer: 0,
+        num_heads: shape.num_heads,
+        scale: shape.scale,
+    };
+    let mut program = one_op(kind, vec![tokens("query", width), tokens("out", width)], vec![]);
+    program.num_kv_heads = shape.num_kv_heads;
+    program.head_size = shape.head_size;
+    program
+}
+
+/// Sequences of (context, rows), their blocks scattered over the pool.
+fn batch(sequences: &[(u32, u32)], random: &mut Random) -> Batch {
+    let mut batch = Batch::default();
+    for (context, rows) in sequences {
+        batch.sequences.push(BatchSequence {
+            first_row: batch.tokens.len() as u32,
+            num_rows: *rows,
+            context_len: *context,
+            block_table_start: batch.block_tables.len() as u32,
+        });
+        let blocks = context.div_ceil(BLOCK_SIZE as u32);
+        batch.block_tables.extend((0..blocks).map(|_| random.below(LIMITS.num_blocks as u32)));
+        for position in context - rows..*context {
+            batch.tokens.push(0);
+            batch.positions.push(position);
+            batch.slots.push(0);
+        }
+    }
+    batch
+}
+
+fn check(shape: AttentionShape, sequences: &[(u32, u32)], mapping: Option<Mapping>, out: usize, folded: u32) {
+    let mut random = Random::new(12);
+    let batch = batch(sequences, &mut random);
+    let (rows, width) = (batch.tokens.len(), shape.num_heads * shape.head_size);
+    let cache = LIMITS.num_blocks * BLOCK_SIZE * shape.num_kv_heads * shape.head_size;
+    // Large scores, so that a wrong maximum shows.
+    let query: Vec<f32> = random.values(rows * width).iter().map(|value| value * 8.0).collect();
+    let (keys, values) = (random.values(cache), random.values(cache));
+    let rig = Rig::try_open(&program(shape, out), &Stored(vec![]), LIMITS, |options| {
+        options.mapping = mapping.unwrap_or(options.mapping);
+        options.max_workgroups = options.max_workgroups.min(folded);
+    });
+    let Some(rig) = rig else { return };
+    let mut rig = rig.expect("it opens");
+    rig.poison(out);
+    rig.write(0, &query);
+    rig.write_cache(0, &keys);
+    rig.write_cache(1, &values);
+    rig.run(&batch);
+    let mut expected = vec![0.0; rows * width];
+    attention(&query, &keys, &values, &batch, shape, &mut expected);
+    let what = format!("{shape:?}, {sequences:?}, {mapping:?}");
+    assert_close(&what, &rig.read(out, rows), &expected, &vec![1.0; rows * width], 1e-5);
+}
+
+#[test]
+fn contexts_around_every_tile_and_block_border_agree_with_the_reference() {
+    let lengths: Vec<(u32, u32)> = [1, 7, 8, 9, 31, 33].map(|context| (context, 1)).to_vec();
+    let long: Vec<(u32, u32)> = [63, 64, 65, 127, 255, 257].map(|context| (context, 1)).to_vec();
+    for mapping in MAPPINGS {
+        check(shape(9, 3, 64), &lengths, mapping, 1, u32::MAX);
+        check(shape(9, 3, 64), &long, mapping, 1, u32::MAX);
+    }
+}
+
+#[test]
+fn chunks_of_prompts_beside_single_tokens_see_their_own_past_only() {
+    for mapping in MAPPINGS {
+        check(shape(4, 2, 8), &[(9, 9), (40, 1), (33, 7), (3, 2)], mapping, 1, u32::MAX);
+    }
+}
+
+#[test]
+fn odd_head_sizes_and_groups_agree_with_the_reference() {
+    let shapes = [(1, 1, 1), (3, 1, 7), (7, 7, 9), (5, 1, 33), (8, 1, 4), (6, 2, 12)];
+    for (num_heads, num_kv_heads, head_size) in shapes {
+        for mapping in [None, Some(Mapping::Hardware)] {
+            check(shape(num_heads, num_kv_heads, head_size), &[(35, 2), (5, 5)], mapping, 1, u32::MAX);
+        }
+    }
+    check(shape(2, 1, 257), &[(35, 2), (5, 5)], Some(Mapping::Hardware), 1, u32::MAX);
+}
+
+#[test]
+fn the_output_may_be_the_query_and_dispatches_may_be_folded() {
+    for mapping in MAPPINGS {
+        check(shape(4, 2, 8), &[(9, 9), (40, 1)], mapping, 0, u32::MAX);
+        check(shape(4, 2, 8), &[(30, 30)], mapping, 1, 15);
+    }
+}
+
+#[test]
+fn a_row_that_sees_nothing_is_zero_and_a_nan_it_sees_is_not_hidden() {
+    let shape = shape(4, 2, 8);
+    let cache = LIMITS.num_blocks * BLOCK_SIZE * 16;
+    for mapping in MAPPINGS {
+        let Some(mut rig) = Rig::mapped(&program(shape, 1), &Stored(vec![]), LIMITS, mapping) else { return };
+        let batch = one_sequence(3, BLOCK_SIZE);
+        for (half, slot) in [(0, 1), (1, 1)] {
+            let mut with_nan = vec![0.5; cache];
+            with_nan[slot * 16] = f32::NAN;
+            rig.write_cache(half, &with_nan);
+            rig.write_cache(1 - half, &vec![0.5; cache]);
+            rig.write(0, &[0.5; 3 * 32]);
+            rig.poison(1);
+            rig.run(&batch);
+            let out = rig.read(1, 3);
+            assert!(out[..32].iter().all(|value| *value == 0.5), "row 0 sees slot 0 only");
+            // Query heads 0 and 1 read KV head 0, which has the NaN.
+            assert!(out[32].is_nan() && out[64 + 8].is_nan() && out[32 + 16] == 0.5, "{out:?}");
+        }
+        rig.poison(1);
+        // Position −1: it sees no position at all.
+        rig.run_unchecked(
+            |words| {
+                let positions = words[3] as usize;
+                words[positions + 1] = u32::MAX;
+            },
+            &batch,
+        );
+        assert!(rig.read(1, 3)[32..64].iter().all(|value| *value == 0.0));
+    }
+}

@@ -1,0 +1,9 @@
+// All lanes need the same 32 inputs: each of the 8 loads four of them, and hands them round.
+
+fn prepare(block: u32, lane: u32) -> vec4<f32> {
+    return input[block * 8u + lane];
+}
+
+fn block_input(prepared: vec4<f32>, block: u32, j: u32) -> vec4<f32> {
+    return subgroupShuffle(prepared, j);
+}
