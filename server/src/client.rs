@@ -33,22 +33,18 @@ pub enum ClientError {
         found: String,
     },
     /// No connection, or no HTTP.
-    #[error("{method} {uri} failed: {reason}")]
+    #[error("{request} failed: {reason}")]
     Request {
-        /// Method.
-        method: Method,
-        /// Full address.
-        uri: Uri,
+        /// Method and full address.
+        request: String,
         /// The chain of causes in words.
         reason: String,
     },
     /// The server answered with an error.
-    #[error("{method} {uri} answered {status}: {message}")]
+    #[error("{request} answered {status}: {message}")]
     Status {
-        /// Method.
-        method: Method,
-        /// Full address.
-        uri: Uri,
+        /// Method and full address.
+        request: String,
         /// Status code.
         status: StatusCode,
         /// `error.message` of the OpenAI error object, else the start of the body.
@@ -159,8 +155,9 @@ impl Client {
             .path_and_query(path)
             .build()
             .map_err(|_| ClientError::Address { found: format!("http://{}{path}", self.authority) })?;
-        let failed = |reason| ClientError::Request { method: method.clone(), uri: uri.clone(), reason };
-        let mut request = Request::builder().method(method.clone()).uri(uri.clone());
+        let name = format!("{method} {uri}");
+        let failed = |reason| ClientError::Request { request: name.clone(), reason };
+        let mut request = Request::builder().method(method.clone()).uri(uri);
         if method == Method::POST {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
@@ -174,7 +171,7 @@ impl Client {
             return Ok(response);
         }
         let body = collect(response.into_body()).await.unwrap_or_default();
-        Err(ClientError::Status { method, uri, status, message: error_message(&body) })
+        Err(ClientError::Status { request: name, status, message: error_message(&body) })
     }
 }
 
