@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client as HyperClient;
@@ -33,22 +33,18 @@ pub enum ClientError {
         found: String,
     },
     /// No connection, or no HTTP.
-    #[error("{method} {uri} failed: {reason}")]
+    #[error("{request} failed: {reason}")]
     Request {
-        /// Method.
-        method: Method,
-        /// Full address.
-        uri: Uri,
+        /// Method and full address.
+        request: String,
         /// The chain of causes in words.
         reason: String,
     },
     /// The server answered with an error.
-    #[error("{method} {uri} answered {status}: {message}")]
+    #[error("{request} answered {status}: {message}")]
     Status {
-        /// Method.
-        method: Method,
-        /// Full address.
-        uri: Uri,
+        /// Method and full address.
+        request: String,
         /// Status code.
         status: StatusCode,
         /// `error.message` of the OpenAI error object, else the start of the body.
@@ -144,6 +140,7 @@ impl Client {
     pub async fn post_stream(&self, path: &str, body: &Value) -> Result<EventStream, ClientError> {
         let response = self.send(Method::POST, path, body.to_string().into()).await?;
         Ok(EventStream {
+            trace_id: trace_id(response.headers()),
             body: response.into_body(),
             parser: SseParser::default(),
             ready: VecDeque::new(),
@@ -158,8 +155,9 @@ impl Client {
             .path_and_query(path)
             .build()
             .map_err(|_| ClientError::Address { found: format!("http://{}{path}", self.authority) })?;
-        let failed = |reason| ClientError::Request { method: method.clone(), uri: uri.clone(), reason };
-        let mut request = Request::builder().method(method.clone()).uri(uri.clone());
+        let name = format!("{method} {uri}");
+        let failed = |reason| ClientError::Request { request: name.clone(), reason };
+        let mut request = Request::builder().method(method.clone()).uri(uri);
         if method == Method::POST {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
@@ -173,12 +171,14 @@ impl Client {
             return Ok(response);
         }
         let body = collect(response.into_body()).await.unwrap_or_default();
-        Err(ClientError::Status { method, uri, status, message: error_message(&body) })
+        Err(ClientError::Status { request: name, status, message: error_message(&body) })
     }
 }
 
 /// The events of one answer.
 pub struct EventStream {
+    /// The trace that the server says it records the request in, in hexadecimal.
+    pub trace_id: Option<String>,
     body: Incoming,
     parser: SseParser,
     ready: VecDeque<String>,
@@ -279,6 +279,12 @@ impl SseParser {
         }
         self.line.clear();
     }
+}
+
+/// The trace id of a `traceresponse` header, `00-<trace id>-<span id>-<flags>`.
+fn trace_id(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get("traceresponse")?.to_str().ok()?;
+    value.split('-').nth(1).map(str::to_owned)
 }
 
 async fn within<T>(wait: impl Future<Output = T>) -> Result<T, ClientError> {
@@ -382,13 +388,15 @@ mod tests {
         let events = || async {
             let chunks =
                 ["data: {\"n\":", "1}\n\ndata: {\"n\":2}\n\ndata: [DONE]\n\n", "data: {\"n\":3}\n\n"];
-            Body::from_stream(futures::stream::iter(chunks.map(Ok::<_, Infallible>)))
+            let body = Body::from_stream(futures::stream::iter(chunks.map(Ok::<_, Infallible>)));
+            ([("traceresponse", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")], body)
         };
         let refuse = || async { (StatusCode::NOT_FOUND, r#"{"error":{"message":"no such model"}}"#) };
         let router = axum::Router::new().route("/events", post(events)).route("/refuse", get(refuse));
         let client = serve(router).await;
 
         let mut stream = client.post_stream("/events", &json!({})).await.unwrap();
+        assert_eq!(stream.trace_id.as_deref(), Some("0af7651916cd43dd8448eb211c80319c"));
         let mut seen = Vec::new();
         while let Some(event) = stream.next_json().await.unwrap() {
             seen.push(event["n"].as_u64().unwrap());

@@ -37,7 +37,8 @@ pub(super) struct Line {
     pub(super) text: String,
 }
 
-/// Asks a question and sends the answer's lines, at most `width` characters each.
+/// Asks a question and sends the answer's lines, at most `width` columns each. Returns the question's number
+/// and the trace that the server recorded it in.
 pub(super) async fn ask(
     client: Client,
     model: String,
@@ -45,7 +46,7 @@ pub(super) async fn ask(
     question: Question,
     width: usize,
     lines: mpsc::Sender<Line>,
-) -> Result<(), ClientError> {
+) -> Result<(usize, Option<String>), ClientError> {
     let body = json!({
         "model": model,
         "messages": [{ "role": "user", "content": question.text }],
@@ -57,6 +58,7 @@ pub(super) async fn ask(
     let say = async |text| drop(lines.send(Line { number, text }).await);
     let mut wrap = Wrap::new(width);
     let mut stream = client.post_stream("/v1/chat/completions", &body).await?;
+    let trace_id = stream.trace_id.clone();
     let mut pieces = 0;
     while let Some(chunk) = stream.next_json().await? {
         let Some(piece) = chunk["choices"][0]["delta"]["content"].as_str().filter(|piece| !piece.is_empty())
@@ -73,13 +75,13 @@ pub(super) async fn ask(
                 say(line).await;
             }
             say("(the client closes the connection)".to_owned()).await;
-            return Ok(());
+            return Ok((number, trace_id));
         }
     }
     if let Some(line) = wrap.finish() {
         say(line).await;
     }
-    Ok(())
+    Ok((number, trace_id))
 }
 
 /// Breaks text that comes in pieces into lines, at spaces where there are any.

@@ -65,7 +65,8 @@ async fn demonstrate(options: ServeOptions, once: bool) -> anyhow::Result<()> {
     let mut session = Session { base: &base, traces, out: std::io::stdout(), canvas };
     let show = async {
         session.first_round().await?;
-        session.hints(once)?;
+        let program = std::env::args().next().unwrap_or_else(|| "limpid".to_owned());
+        session.hints(&program, once)?;
         match once {
             true => Ok(()),
             false => session.keep_drawing().await,

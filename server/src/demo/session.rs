@@ -39,11 +39,14 @@ impl<W: Write> Session<'_, W> {
         let device = &client.get_json("/version").await?["device"];
         let fact = |key: &str| device[key].as_str().unwrap_or("unknown");
         writeln!(self.out, "{model} on {} ({}, {})", fact("name"), fact("kind"), fact("backend"))?;
-        self.converse(&client, &model).await?;
-        let traces = self.await_traces(QUESTIONS.len(), TRACES_TIMEOUT).await?;
+        let asked = self.converse(&client, &model).await?;
+        let number = |trace: &Trace| asked.iter().position(|id| *id == trace_id(trace));
+        let mut traces = self.await_traces(QUESTIONS.len(), TRACES_TIMEOUT).await?;
+        traces.sort_by_key(number);
         writeln!(self.out, "\nTheir traces, as OTLP exports them:\n")?;
         for trace in traces {
-            writeln!(self.out, "{}", render(&trace, self.canvas))?;
+            let title = number(&trace).map(|number| format!("[{}]", number + 1));
+            writeln!(self.out, "{}", render(&trace, title.as_deref(), self.canvas))?;
         }
         let scrape = client.get_text("/metrics").await?;
         writeln!(self.out, "The main metrics (all of them: {}/metrics):\n", self.base)?;
@@ -55,10 +58,11 @@ impl<W: Write> Session<'_, W> {
         Ok(self.out.flush()?)
     }
 
-    /// Says how to go on: with this server, or `once` it is gone, with another.
-    pub(super) fn hints(&mut self, once: bool) -> anyhow::Result<()> {
+    /// Says how to go on: with this server, or `once` it is gone, with another. `program` is how this one
+    /// was called.
+    pub(super) fn hints(&mut self, program: &str, once: bool) -> anyhow::Result<()> {
         let base = if once { "http://127.0.0.1:8000" } else { self.base };
-        let serve = if once { "limpid serve &\n  " } else { "" };
+        let serve = if once { format!("{program} serve &\n  ") } else { String::new() };
         let chat = r#"{"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}"#;
         writeln!(
             self.out,
@@ -66,7 +70,7 @@ impl<W: Write> Session<'_, W> {
              {serve}curl {base}/v1/chat/completions -H 'content-type: application/json' \\\n    -d '{chat}'\n\n\
              Send the traces to Jaeger, and look at http://localhost:16686:\n\n  \
              docker run -d -p 16686:16686 -p 4317:4317 jaegertracing/jaeger\n  \
-             limpid serve --otlp-traces-endpoint http://localhost:4317 --collect-detailed-traces all"
+             {program} serve --otlp-traces-endpoint http://localhost:4317 --collect-detailed-traces all"
         )?;
         Ok(self.out.flush()?)
     }
@@ -76,13 +80,14 @@ impl<W: Write> Session<'_, W> {
         writeln!(self.out, "\nServing until Ctrl-C; the next requests appear here.\n")?;
         self.out.flush()?;
         while let Some(trace) = self.traces.recv().await {
-            writeln!(self.out, "{}", render(&trace, self.canvas))?;
+            writeln!(self.out, "{}", render(&trace, None, self.canvas))?;
             self.out.flush()?;
         }
         Ok(())
     }
 
-    async fn converse(&mut self, client: &Client, model: &str) -> anyhow::Result<()> {
+    /// Asks the questions and returns each one's trace id.
+    async fn converse(&mut self, client: &Client, model: &str) -> anyhow::Result<Vec<Option<String>>> {
         writeln!(
             self.out,
             "Asking {} questions at once; from the last one the client walks away.\n",
@@ -103,13 +108,15 @@ impl<W: Write> Session<'_, W> {
             writeln!(self.out, "[{}] {}", line.number + 1, line.text)?;
             self.out.flush()?;
         }
+        let mut trace_ids = vec![None; QUESTIONS.len()];
         while let Some(result) = tasks.join_next().await {
-            result.context("a question panicked")?.context("a question got no answer")?;
+            let (number, id) = result.context("a question panicked")?.context("a question got no answer")?;
+            trace_ids[number] = id;
         }
-        Ok(())
+        Ok(trace_ids)
     }
 
-    /// The next traces of model calls, in the order of their starts. Other requests are passed over.
+    /// The next traces of model calls. Other requests are passed over.
     async fn await_traces(&mut self, count: usize, timeout: Duration) -> anyhow::Result<Vec<Trace>> {
         let mut found = Vec::new();
         let deadline = tokio::time::Instant::now() + timeout;
@@ -125,9 +132,12 @@ impl<W: Write> Session<'_, W> {
                 ),
             }
         }
-        found.sort_by_key(|trace| trace.iter().map(|span| span.start_time).min());
         Ok(found)
     }
+}
+
+fn trace_id(trace: &Trace) -> Option<String> {
+    trace.first().map(|span| span.span_context.trace_id().to_string())
 }
 
 fn is_model_call(span: &SpanData) -> bool {
@@ -159,6 +169,8 @@ mod tests {
             let mut span =
                 tracer.span_builder("POST /v1/chat/completions").with_kind(SpanKind::Server).start(&tracer);
             span.set_attribute(KeyValue::new("gen_ai.operation.name", "chat"));
+            let id = span.span_context().trace_id();
+            let header = [("traceresponse", format!("00-{id}-0000000000000001-01"))];
             let count = if request["max_tokens"] == 512 { usize::MAX } else { 6 };
             async move {
                 let event = json!({ "choices": [{ "delta": { "content": "word " } }] });
@@ -172,7 +184,7 @@ mod tests {
                         Ok::<_, std::io::Error>(event)
                     }
                 });
-                Body::from_stream(events).into_response()
+                (header, Body::from_stream(events)).into_response()
             }
         };
         axum::Router::new()
@@ -228,12 +240,16 @@ mod tests {
         let mut session = Session { base: &base, traces, out: screen.clone(), canvas };
 
         session.first_round().await.unwrap();
-        session.hints(false).unwrap();
+        session.hints("target/limpid", false).unwrap();
         let text = screen.text();
         assert!(text.contains("fake-model on Fake CPU (cpu, rust)"), "{text}");
         assert!(text.contains("[1] word word word word word word\n"), "{text}");
         assert!(text.contains("[4] (the client closes the connection)"), "{text}");
         assert_eq!(text.matches("POST /v1/chat/completions █").count(), 4, "{text}");
+        let place = |title: &str| text.find(title).unwrap_or_else(|| panic!("no {title} in {text}"));
+        let places = ["[1] trace ", "[2] trace ", "[3] trace ", "[4] trace "].map(place);
+        assert!(places.is_sorted(), "{text}");
+        assert!(text.contains("target/limpid serve --otlp-traces-endpoint"), "{text}");
         assert!(text.contains("vllm:generation_tokens_total  18"), "{text}");
         assert!(text.contains(&format!("curl {base}/v1/chat/completions")), "{text}");
 

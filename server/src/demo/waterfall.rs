@@ -30,14 +30,15 @@ const MAX_DEPTH: usize = 16;
 
 const LATENCY_PREFIX: &str = "gen_ai.latency.";
 
-/// Draws a trace. Spans come in any order; the root is the one whose parent is not among them.
-pub(super) fn render(trace: &[SpanData], canvas: Canvas) -> String {
+/// Draws a trace, with `title` before its headline. Spans come in any order; the root is the one whose parent
+/// is not among them.
+pub(super) fn render(trace: &[SpanData], title: Option<&str>, canvas: Canvas) -> String {
     let width = canvas.width.max(MIN_WIDTH);
     let rows = tree(trace);
     let Some(root) = rows.first() else { return String::new() };
-    let title = Style::new().bold().force_styling(canvas.color);
+    let bold = Style::new().bold().force_styling(canvas.color);
     let faint = Style::new().dim().force_styling(canvas.color);
-    let mut text = format!("{}\n", title.apply_to(cut(&headline(trace, root.span), width)));
+    let mut text = format!("{}\n", bold.apply_to(cut(&headline(trace, title, root.span), width)));
 
     let longest = rows.iter().map(|row| console::measure_text_width(&row.label)).max().unwrap_or(0);
     let label_width = longest.min(width * 2 / 5);
@@ -127,7 +128,7 @@ fn bar_style(span: &SpanData) -> Style {
 }
 
 /// What the request was and how it ended, in one line.
-fn headline(trace: &[SpanData], root: &SpanData) -> String {
+fn headline(trace: &[SpanData], title: Option<&str>, root: &SpanData) -> String {
     let find = |key: &str| {
         let all = trace.iter().flat_map(|span| &span.attributes);
         all.filter(|attribute| attribute.key.as_str() == key).map(|attribute| &attribute.value).next()
@@ -149,7 +150,8 @@ fn headline(trace: &[SpanData], root: &SpanData) -> String {
         parts.push(format!("{} tokens out", tokens.as_str()));
     }
     parts.push(format!("trace {}", root.span_context.trace_id()));
-    clean(&parts.join(" · "))
+    let title = title.map(|title| format!("{title} ")).unwrap_or_default();
+    clean(&format!("{title}{}", parts.join(" · ")))
 }
 
 /// `gen_ai.latency.*` of all spans, in as many columns as fit.
@@ -253,12 +255,14 @@ POST /v1/chat/completions ██████████████████
   gen_ai.latency.time_in_queue   0.000300 s
   gen_ai.latency.e2e             0.997000 s
 ";
-        assert_eq!(render(&request(), PLAIN), expected);
+        assert_eq!(render(&request(), None, PLAIN), expected);
+        let titled = render(&request(), Some("[1]"), PLAIN);
+        assert!(titled.starts_with("[1] 200 · stop"), "{titled}");
     }
 
     #[test]
     fn latencies_take_two_columns_where_they_fit() {
-        let text = render(&request(), Canvas { width: 100, color: false });
+        let text = render(&request(), None, Canvas { width: 100, color: false });
         assert!(text.ends_with(
             "  gen_ai.latency.time_in_queue   0.000300 s  gen_ai.latency.e2e             0.997000 s\n"
         ));
@@ -267,15 +271,15 @@ POST /v1/chat/completions ██████████████████
     #[test]
     fn no_line_is_wider_than_the_canvas_and_colours_do_not_count() {
         for width in [60, 61, 79, 100, 137] {
-            let plain = render(&request(), Canvas { width, color: false });
+            let plain = render(&request(), None, Canvas { width, color: false });
             assert!(plain.lines().all(|line| console::measure_text_width(line) <= width), "{plain}");
-            let colored = render(&request(), Canvas { width, color: true });
+            let colored = render(&request(), None, Canvas { width, color: true });
             assert_ne!(plain, colored);
             assert_eq!(plain, console::strip_ansi_codes(&colored));
         }
         assert_eq!(
-            render(&request(), Canvas { width: 1, color: false }),
-            render(&request(), Canvas { width: MIN_WIDTH, color: false })
+            render(&request(), None, Canvas { width: 1, color: false }),
+            render(&request(), None, Canvas { width: MIN_WIDTH, color: false })
         );
     }
 
@@ -287,7 +291,7 @@ POST /v1/chat/completions ██████████████████
             attributes: vec![KeyValue::new("error.type", "\u{1b}]0;x\u{7}")],
             ..SpanSpec::default()
         };
-        let text = render(&[span(hostile)], PLAIN);
+        let text = render(&[span(hostile)], None, PLAIN);
         assert!(text.chars().all(|char| char == '\n' || !char.is_control()), "{text:?}");
     }
 
@@ -296,7 +300,7 @@ POST /v1/chat/completions ██████████████████
         let child =
             |id, start, end| span(SpanSpec { id, parent: 1, name: "x", start, end, ..SpanSpec::default() });
         let root = span(SpanSpec { name: "root", start: 100, end: 100, ..SpanSpec::default() });
-        let text = render(&[root, child(2, 0, 50), child(3, 200, 300), child(4, 100, 90)], PLAIN);
+        let text = render(&[root, child(2, 0, 50), child(3, 200, 300), child(4, 100, 90)], None, PLAIN);
         assert_eq!(text.lines().count(), 5);
         assert!(text.lines().all(|line| console::measure_text_width(line) <= 80), "{text}");
     }
@@ -305,8 +309,8 @@ POST /v1/chat/completions ██████████████████
     fn spans_that_are_their_own_ancestors_end() {
         let a = span(SpanSpec { id: 1, parent: 2, ..SpanSpec::default() });
         let b = span(SpanSpec { id: 2, parent: 1, ..SpanSpec::default() });
-        assert_eq!(render(&[a, b], PLAIN), "");
-        assert_eq!(render(&[], PLAIN), "");
+        assert_eq!(render(&[a, b], None, PLAIN), "");
+        assert_eq!(render(&[], None, PLAIN), "");
     }
 
     #[test]

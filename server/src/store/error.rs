@@ -80,7 +80,7 @@ pub enum StoreError {
         /// Where to place it.
         path: PathBuf,
         /// Why.
-        cause: FetchError,
+        cause: Box<FetchError>,
     },
     /// The file system refused something.
     #[error("cannot {action} {}: {source}", .path.display())]

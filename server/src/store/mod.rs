@@ -171,7 +171,7 @@ impl Store {
             from: source.to_string(),
             file: source.file_name().to_owned(),
             path: path.clone(),
-            cause,
+            cause: Box::new(cause),
         })?;
         Ok(path)
     }

@@ -86,7 +86,7 @@ fn sum(content: &[u8]) -> &'static str {
 
 fn fetch_error(result: Result<PathBuf, StoreError>) -> FetchError {
     match result {
-        Err(StoreError::Fetch { cause, .. }) => cause,
+        Err(StoreError::Fetch { cause, .. }) => *cause,
         other => panic!("expected a failed fetch, got {other:?}"),
     }
 }
