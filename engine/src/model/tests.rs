@@ -17,7 +17,7 @@ fn open(writer: &Writer) -> Result<Model, ModelError> {
 }
 
 /// The refusal of a tiny model after a change.
-fn refusal(change: impl FnOnce(&mut Writer)) -> String {
+fn refusal(change: impl FnOnce(&mut Writer) -> &mut Writer) -> String {
     let mut writer = tiny_llama(&TinyLlama::default());
     change(&mut writer);
     match open(&writer) {
@@ -124,7 +124,7 @@ fn equal_seeds_give_equal_files_and_others_do_not() {
 #[test]
 fn an_unknown_architecture_is_named_with_those_there_are() {
     let error = refusal(|writer| {
-        writer.set("general.architecture", "foo").raw_tensor("odd", &[256], 12, vec![0; 144]);
+        writer.set("general.architecture", "foo").raw_tensor("odd", &[256], 12, vec![0; 144])
     });
     assert_names(&error, &["tiny.gguf", "`general.architecture` is `foo`", "llama"]);
 }
@@ -133,37 +133,36 @@ fn an_unknown_architecture_is_named_with_those_there_are() {
 fn missing_and_extra_tensors_are_named_together() {
     let error = refusal(|writer| {
         writer.remove_tensor("blk.1.ffn_up.weight").remove_tensor("output_norm.weight");
-        writer.tensor("blk.0.attn_q.bias", &[64], TensorType::F32, &[0.0; 64]);
+        writer.tensor("blk.0.attn_q.bias", &[64], TensorType::F32, &[0.0; 64])
     });
     assert_names(
         &error,
         &["missing `blk.1.ffn_up.weight`, `output_norm.weight`;", "unexpected `blk.0.attn_q.bias`"],
     );
     let error = refusal(|writer| {
-        (0..10).for_each(|layer| drop(writer.remove_tensor(&format!("blk.{layer}.ffn_norm.weight"))));
-        for part in ["attn_q", "attn_k", "attn_v", "ffn_up"] {
-            (0..2).for_each(|layer| drop(writer.remove_tensor(&format!("blk.{layer}.{part}.weight"))));
+        for part in ["attn_norm", "attn_q", "attn_k", "attn_v", "ffn_up"] {
+            for layer in 0..2 {
+                writer.remove_tensor(&format!("blk.{layer}.{part}.weight"));
+            }
         }
+        writer
     });
-    assert_names(&error, &["`blk.0.attn_q.weight`", "and 4 more"]);
+    assert_names(&error, &["missing `blk.0.attn_norm.weight`, `blk.0.attn_q.weight`", "and 4 more;"]);
 }
 
 #[test]
 fn tensors_of_other_shapes_and_formats_are_named() {
-    let error = refusal(|writer| {
-        writer.tensor("blk.1.attn_k.weight", &[64, 64], TensorType::F32, &[0.0; 64 * 64]);
-    });
+    let error =
+        refusal(|writer| writer.tensor("blk.1.attn_k.weight", &[64, 64], TensorType::F32, &[0.0; 64 * 64]));
     assert_names(&error, &["`blk.1.attn_k.weight`", "[64, 64]", "[64, 32]"]);
     let error = refusal(|writer| {
         writer.set("llama.embedding_length", 256).set("llama.attention.head_count", 4);
         writer.raw_tensor("token_embd.weight", &[256, 275], 12, vec![0; 144 * 275]);
-        writer.set("general.name", "K-quants");
+        writer.set("general.name", "K-quants")
     });
     // Shapes come first where both are wrong; the vocabulary's rows fit here.
     assert_names(&error, &["`token_embd.weight`", "Q4_K", "Q4_0, Q4_1, Q8_0"]);
-    let error = refusal(|writer| {
-        writer.tensor("output_norm.weight", &[64], TensorType::F16, &[1.0; 64]);
-    });
+    let error = refusal(|writer| writer.tensor("output_norm.weight", &[64], TensorType::F16, &[1.0; 64]));
     assert_names(&error, &["`output_norm.weight`", "F16", "F32"]);
 }
 
@@ -184,18 +183,18 @@ fn settings_that_cannot_be_are_refused_by_key() {
         ("llama.expert_count", 8),
     ];
     for (key, value) in cases {
-        let error = refusal(|writer| drop(writer.set(key, value)));
+        let error = refusal(|writer| writer.set(key, value));
         assert_names(&error, &[key, &value.to_string()]);
     }
     for value in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         for key in ["llama.rope.freq_base", "llama.attention.layer_norm_rms_epsilon"] {
-            assert_names(&refusal(|writer| drop(writer.set(key, value))), &[key, &value.to_string()]);
+            assert_names(&refusal(|writer| writer.set(key, value)), &[key, &value.to_string()]);
         }
     }
     for key in ["general.architecture", "llama.block_count", "llama.attention.layer_norm_rms_epsilon"] {
-        assert_names(&refusal(|writer| drop(writer.unset(key))), &[key, "missing"]);
+        assert_names(&refusal(|writer| writer.unset(key)), &[key, "missing"]);
     }
-    let error = refusal(|writer| drop(writer.set("llama.attention.head_count_kv", vec![2, 2])));
+    let error = refusal(|writer| writer.set("llama.attention.head_count_kv", vec![2, 2]));
     assert_names(&error, &["head_count_kv", "an array of 2 i32 values"]);
 }
 
@@ -221,11 +220,11 @@ fn absent_settings_have_their_defaults() {
 
 #[test]
 fn scaled_rotary_positions_are_refused() {
-    let error = refusal(|writer| drop(writer.set("llama.rope.scaling.type", "yarn")));
+    let error = refusal(|writer| writer.set("llama.rope.scaling.type", "yarn"));
     assert_names(&error, &["llama.rope.scaling.type", "yarn"]);
-    let error = refusal(|writer| drop(writer.set("llama.rope.scaling.factor", 4.0f32)));
+    let error = refusal(|writer| writer.set("llama.rope.scaling.factor", 4.0f32));
     assert_names(&error, &["llama.rope.scaling.factor", "4"]);
-    let error = refusal(|writer| drop(writer.tensor("rope_freqs.weight", &[8], TensorType::F32, &[1.0; 8])));
+    let error = refusal(|writer| writer.tensor("rope_freqs.weight", &[8], TensorType::F32, &[1.0; 8]));
     assert_names(&error, &["rope_freqs.weight", "[8]"]);
     let mut writer = tiny_llama(&TinyLlama::default());
     writer.set("llama.rope.scaling.type", "none").set("llama.rope.scaling.factor", 4.0f32);
@@ -238,14 +237,14 @@ fn a_vocabulary_of_another_size_than_the_embedding_is_refused() {
         let mut tokens = vocabulary();
         tokens.push("one more".to_owned());
         let types = vec![1; tokens.len()];
-        writer.set("tokenizer.ggml.tokens", tokens).set("tokenizer.ggml.token_type", types);
+        writer.set("tokenizer.ggml.tokens", tokens).set("tokenizer.ggml.token_type", types)
     });
     assert_names(&error, &["`token_embd.weight`", "275", "276"]);
 }
 
 #[test]
 fn a_chat_template_that_does_not_compile_is_refused() {
-    let error = refusal(|writer| drop(writer.set("tokenizer.chat_template", "{% for %}")));
+    let error = refusal(|writer| writer.set("tokenizer.chat_template", "{% for %}"));
     assert_names(&error, &["tiny.gguf", "tokenizer.chat_template"]);
 }
 

@@ -21,7 +21,7 @@ mod tests;
 mod vocabulary;
 
 use pre_tokenizer::{PreTokenizer, PreTokenizerKind};
-use vocabulary::{Kind, Vocabulary};
+use vocabulary::{Kind, Spellings, Vocabulary};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -150,7 +150,7 @@ impl Tokenizer {
             supported: PreTokenizerKind::names(),
         })?;
 
-        let (vocabulary, tokens, ids) = Vocabulary::read(metadata)?;
+        let (vocabulary, Spellings { tokens, ids }) = Vocabulary::read(metadata)?;
         let special_id = |key: &'static str| match metadata.get::<u32>(key)? {
             Some(id) if id as usize >= vocabulary.len() => {
                 Err(TokenizerError::SpecialToken { key, id, vocabulary: vocabulary.len() })

@@ -15,21 +15,24 @@ fn file(writer: &Writer) -> GgufFile {
     GgufFile::open(file.path()).expect("a valid file")
 }
 
-fn build(change: impl FnOnce(&mut Writer)) -> Result<Tokenizer, TokenizerError> {
+fn build(change: impl FnOnce(&mut Writer) -> &mut Writer) -> Result<Tokenizer, TokenizerError> {
     let mut writer = tiny_llama(&TinyLlama::default());
     change(&mut writer);
     Tokenizer::from_metadata(file(&writer).metadata())
 }
 
 /// The fixture's tokenizer with more tokens and their types.
-fn with_tokens(more: &[(&str, i32)], change: impl FnOnce(&mut Writer)) -> Result<Tokenizer, TokenizerError> {
+fn with_tokens(
+    more: &[(&str, i32)],
+    change: impl FnOnce(&mut Writer) -> &mut Writer,
+) -> Result<Tokenizer, TokenizerError> {
     build(|writer| {
         let mut tokens = vocabulary();
         let mut types: Vec<i32> = (0..tokens.len()).map(|id| if id < 3 { 3 } else { 1 }).collect();
         tokens.extend(more.iter().map(|(token, _)| (*token).to_owned()));
         types.extend(more.iter().map(|(_, number)| number));
         writer.set("tokenizer.ggml.tokens", tokens).set("tokenizer.ggml.token_type", types);
-        change(writer);
+        change(writer)
     })
 }
 
@@ -59,7 +62,7 @@ fn next_id() -> u32 {
 
 #[test]
 fn merges_are_applied_within_pieces_and_bytes_stand_for_the_rest() {
-    let tokenizer = build(|_| {}).unwrap();
+    let tokenizer = build(|writer| writer).unwrap();
     assert_eq!(tokens(&tokenizer, "hello the world", false), ["hello", " the", " world"]);
     assert_eq!(tokens(&tokenizer, "handing 12", false), ["h", "and", "ing", " ", "1", "2"]);
     assert_eq!(tokenizer.encode("é", false, false), [3 + 0xc3, 3 + 0xa9]);
@@ -68,7 +71,7 @@ fn merges_are_applied_within_pieces_and_bytes_stand_for_the_rest() {
 
 #[test]
 fn control_tokens_in_a_text_are_text_unless_asked_for() {
-    let tokenizer = build(|_| {}).unwrap();
+    let tokenizer = build(|writer| writer).unwrap();
     let text = "a<|im_start|>b<|im_end|>";
     assert_eq!(tokens(&tokenizer, text, true), ["a", "<|im_start|>", "b", "<|im_end|>"]);
     let ids = tokenizer.encode(text, false, false);
@@ -79,7 +82,7 @@ fn control_tokens_in_a_text_are_text_unless_asked_for() {
 /// With `ignore_merges` a piece that is a token is taken whole; a control token spelled as a word must not be.
 #[test]
 fn a_control_token_spelled_as_a_word_cannot_be_smuggled_in() {
-    let tokenizer = with_tokens(&[("STOP", 3)], |writer| drop(writer.set("tokenizer.ggml.pre", "llama-bpe")));
+    let tokenizer = with_tokens(&[("STOP", 3)], |writer| writer.set("tokenizer.ggml.pre", "llama-bpe"));
     let tokenizer = tokenizer.unwrap();
     assert_eq!(tokens(&tokenizer, "STOP", false), ["S", "T", "O", "P"]);
     assert_eq!(tokenizer.encode("STOP", false, true), [next_id()]);
@@ -87,7 +90,7 @@ fn a_control_token_spelled_as_a_word_cannot_be_smuggled_in() {
 
 #[test]
 fn user_defined_tokens_are_found_in_any_text_and_are_text() {
-    let tokenizer = with_tokens(&[("<tool>", 4), ("<tool>!", 4), ("    ", 4)], |_| {}).unwrap();
+    let tokenizer = with_tokens(&[("<tool>", 4), ("<tool>!", 4), ("    ", 4)], |writer| writer).unwrap();
     assert_eq!(
         tokens(&tokenizer, "a<tool>b<tool>!    c", false),
         ["a", "<tool>", "b", "<tool>!", "    ", "c"]
@@ -98,7 +101,7 @@ fn user_defined_tokens_are_found_in_any_text_and_are_text() {
 #[test]
 fn pieces_that_are_tokens_skip_the_merges_only_where_the_model_says_so() {
     let ids = |pre: &str| {
-        let tokenizer = with_tokens(&[("zebra", 1)], |writer| drop(writer.set("tokenizer.ggml.pre", pre)));
+        let tokenizer = with_tokens(&[("zebra", 1)], |writer| writer.set("tokenizer.ggml.pre", pre));
         tokenizer.unwrap().encode("zebra", false, false)
     };
     assert_eq!(ids("llama-bpe"), [next_id()]);
@@ -113,6 +116,7 @@ fn bos_is_added_if_asked_for_and_the_model_wants_it() {
             if let Some(add) = add {
                 writer.set("tokenizer.ggml.add_bos_token", add);
             }
+            writer
         });
         tokenizer.unwrap().encode("a", asked, false)
     };
@@ -127,7 +131,7 @@ fn bos_is_added_if_asked_for_and_the_model_wants_it() {
 #[test]
 fn generation_ends_at_the_named_tokens_and_the_known_spellings() {
     let tokenizer = with_tokens(&[("<|eot_id|>", 4), ("<|end|>", 1), ("<bye>", 3)], |writer| {
-        drop(writer.set("tokenizer.ggml.eom_token_id", next_id() + 2));
+        writer.set("tokenizer.ggml.eom_token_id", next_id() + 2)
     });
     let tokenizer = tokenizer.unwrap();
     // `<|end|>` is ordinary text in this vocabulary, so it ends nothing.
@@ -138,7 +142,7 @@ fn generation_ends_at_the_named_tokens_and_the_known_spellings() {
 
 #[test]
 fn control_tokens_have_bytes_only_as_special_and_ids_beyond_the_end_never() {
-    let tokenizer = with_tokens(&[("unused", 5), ("<0x0A>", 6)], |_| {}).unwrap();
+    let tokenizer = with_tokens(&[("unused", 5), ("<0x0A>", 6)], |writer| writer).unwrap();
     assert_eq!(
         (tokenizer.token_bytes(1, false), tokenizer.token_bytes(1, true)),
         (None, Some(&b"<|im_start|>"[..]))
@@ -156,16 +160,16 @@ fn bytes_without_a_token_are_left_out_and_keep_their_neighbours_apart() {
     let tokenizer = build(|writer| {
         let mut tokens = vocabulary();
         tokens[3 + 0x04] = "replaced".to_owned();
-        writer.set("tokenizer.ggml.tokens", tokens);
+        writer.set("tokenizer.ggml.tokens", tokens)
     });
     assert_eq!(tokens(&tokenizer.unwrap(), "he\u{4}h\u{4}e", false), ["he", "h", "e"]);
 }
 
 #[test]
 fn what_is_not_supported_is_named_with_what_is() {
-    let error = refusal(build(|writer| drop(writer.set("tokenizer.ggml.model", "llama"))));
+    let error = refusal(build(|writer| writer.set("tokenizer.ggml.model", "llama")));
     assert!(error.contains("`llama`") && error.contains("`gpt2`"), "{error}");
-    let error = refusal(build(|writer| drop(writer.set("tokenizer.ggml.pre", "tekken"))));
+    let error = refusal(build(|writer| writer.set("tokenizer.ggml.pre", "tekken")));
     assert!(error.contains("`tekken`") && error.contains("gpt-2, llama-bpe"), "{error}");
     assert!(error.contains("qwen2") && error.contains("smollm"), "{error}");
 }
@@ -174,38 +178,38 @@ fn what_is_not_supported_is_named_with_what_is() {
 fn contradictions_in_the_file_are_refused() {
     let merges = |merge: &str| {
         let merges = vec![merge.to_owned()];
-        refusal(build(|writer| drop(writer.set("tokenizer.ggml.merges", merges))))
+        refusal(build(|writer| writer.set("tokenizer.ggml.merges", merges)))
     };
     assert!(merges("nospace").contains("merge 0 is \"nospace\""));
     assert!(merges("a zzzz").contains("\"zzzz\""));
     // The result would be longer than any token.
     assert!(merges("<|im_start|> <|im_start|>").contains("<|im_start|>"));
     assert!(merges("hello Ġworld").contains("\"helloĠworld\""));
-    let special = |key: &'static str| refusal(build(|writer| drop(writer.set(key, 275))));
+    let special = |key: &'static str| refusal(build(|writer| writer.set(key, 275)));
     for key in [BOS, EOS, END_OF_TURN, END_OF_MESSAGE] {
         assert!(special(key).contains(key) && special(key).contains("275"), "{}", special(key));
     }
-    let error = refusal(with_tokens(&[("a", 1)], |_| {}));
+    let error = refusal(with_tokens(&[("a", 1)], |writer| writer));
     assert!(error.contains(&next_id().to_string()) && error.contains("\"a\""), "{error}");
-    assert!(refusal(with_tokens(&[("x1", 7)], |_| {})).contains("type 7"));
-    let short = refusal(build(|writer| drop(writer.set("tokenizer.ggml.token_type", vec![1, 1]))));
+    assert!(refusal(with_tokens(&[("x1", 7)], |writer| writer)).contains("type 7"));
+    let short = refusal(build(|writer| writer.set("tokenizer.ggml.token_type", vec![1, 1])));
     assert!(short.contains("275 tokens but 2"), "{short}");
-    let none = refusal(build(|writer| drop(writer.set("tokenizer.ggml.tokens", Vec::<String>::new()))));
+    let none = refusal(build(|writer| writer.set("tokenizer.ggml.tokens", Vec::<String>::new())));
     assert!(none.contains("0 tokens"), "{none}");
     for key in [MODEL, PRE, MERGES, "tokenizer.ggml.tokens"] {
-        assert!(refusal(build(|writer| drop(writer.unset(key)))).contains(key), "{key}");
+        assert!(refusal(build(|writer| writer.unset(key))).contains(key), "{key}");
     }
 }
 
 #[test]
 fn empty_fillers_may_repeat() {
-    let tokenizer = with_tokens(&[("", 5), ("", 5), ("", 1)], |_| {}).unwrap();
+    let tokenizer = with_tokens(&[("", 5), ("", 5), ("", 1)], |writer| writer).unwrap();
     assert_eq!(tokenizer.token_bytes(next_id() + 2, false), Some(&[][..]));
     assert_eq!(tokens(&tokenizer, "a", false), ["a"]);
 }
 
 static ONE_OF_EACH: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {
-    let build = |pre| build(|writer| drop(writer.set("tokenizer.ggml.pre", pre))).expect("supported");
+    let build = |pre| build(|writer| writer.set("tokenizer.ggml.pre", pre)).expect("supported");
     ["gpt-2", "smollm", "llama-bpe", "qwen2"].map(build).into()
 });
 

@@ -67,11 +67,16 @@ pub(super) struct Vocabulary {
     ends: Vec<usize>,
 }
 
+/// The tokens as the file spells them; needed only while a tokenizer is built.
+pub(super) struct Spellings<'a> {
+    pub(super) tokens: Vec<&'a str>,
+    /// The ids of all spellings but the empty one.
+    pub(super) ids: HashMap<&'a str, u32>,
+}
+
 impl Vocabulary {
-    /// Reads the tokens and their types. Also returns the tokens as the file spells them.
-    pub(super) fn read<'a>(
-        metadata: Metadata<'a>,
-    ) -> Result<(Vocabulary, Vec<&'a str>, HashMap<&'a str, u32>), TokenizerError> {
+    /// Reads the tokens and their types.
+    pub(super) fn read<'a>(metadata: Metadata<'a>) -> Result<(Vocabulary, Spellings<'a>), TokenizerError> {
         let tokens: Vec<&str> = metadata.require(TOKENS)?;
         let types: Option<Vec<i32>> = metadata.get(TOKEN_TYPES)?;
         if tokens.is_empty() || u32::try_from(tokens.len()).is_err() {
@@ -106,7 +111,7 @@ impl Vocabulary {
             vocabulary.kinds.push(kind);
             vocabulary.ends.push(vocabulary.bytes.len());
         }
-        Ok((vocabulary, tokens, ids))
+        Ok((vocabulary, Spellings { tokens, ids }))
     }
 
     pub(super) fn len(&self) -> usize {
