@@ -32,7 +32,10 @@ pub(crate) fn detailed() -> TelemetrySettings {
 }
 
 /// Telemetry whose spans are kept in memory.
-pub(crate) fn in_memory(settings: TelemetrySettings, variables: &[(&str, &str)]) -> (Telemetry, InMemorySpanExporter) {
+pub(crate) fn in_memory(
+    settings: TelemetrySettings,
+    variables: &[(&str, &str)],
+) -> (Telemetry, InMemorySpanExporter) {
     let exporter = InMemorySpanExporter::default();
     let processor = SimpleSpanProcessor::new(exporter.clone());
     let config = resolve(settings, variables).expect("settings");
@@ -96,7 +99,12 @@ impl Script {
     }
 
     /// One step that ended at `at` with these events and tokens.
-    pub(crate) fn step(&mut self, at: u64, events: &[(u64, RequestEventKind)], num_new_tokens: u64) -> &mut Self {
+    pub(crate) fn step(
+        &mut self,
+        at: u64,
+        events: &[(u64, RequestEventKind)],
+        num_new_tokens: u64,
+    ) -> &mut Self {
         let events: Vec<RequestEvent> =
             events.iter().map(|&(at, kind)| RequestEvent { at: self.at(at), kind }).collect();
         self.times.add(StepTimes {

@@ -118,7 +118,11 @@ impl Lifecycle {
     }
 
     /// Takes one step's news in; `None` if it brought no tokens.
-    pub(crate) fn progress(&mut self, progress: &RequestProgress<'_>, link: Option<SpanLink>) -> Option<NewTokens> {
+    pub(crate) fn progress(
+        &mut self,
+        progress: &RequestProgress<'_>,
+        link: Option<SpanLink>,
+    ) -> Option<NewTokens> {
         self.times = progress.times;
         for event in progress.events {
             self.event(event);

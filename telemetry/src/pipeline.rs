@@ -19,9 +19,7 @@ use crate::clock::Anchor;
 use crate::config::{ConfigError, Push, Signal, TelemetryConfig};
 use crate::dialect::{self, Dialect};
 use crate::exemplar::ExemplarStore;
-use crate::export::{
-    Closing, Counts, Delivery, ExportRuntime, MetricsExporter, Processors, SpanExporter,
-};
+use crate::export::{Closing, Counts, Delivery, ExportRuntime, MetricsExporter, Processors, SpanExporter};
 use crate::exposition::{self, Format};
 use crate::instruments::Instruments;
 use crate::observation::StepFinished;
@@ -99,7 +97,11 @@ impl Telemetry {
         let runtime = match config.traces.is_some() || config.metrics.is_some() {
             false => None,
             true => Some(ExportRuntime::start().map_err(|error| {
-                ConfigError::new("the OTLP exporters' thread", error.to_string(), "a system that can start it")
+                ConfigError::new(
+                    "the OTLP exporters' thread",
+                    error.to_string(),
+                    "a system that can start it",
+                )
             })?),
         };
         let anchor = Anchor::now();
@@ -119,11 +121,13 @@ impl Telemetry {
             false => None,
         };
         let (closing, spans, data_points) = (exporting.closing, exporting.spans, exporting.data_points);
-        let scope = || {
-            InstrumentationScope::builder("limpid").with_version(env!("CARGO_PKG_VERSION")).build()
-        };
-        let instruments =
-            Instruments::new(meter_provider.meter_with_scope(scope()), Arc::clone(&exemplars), config.measure);
+        let scope =
+            || InstrumentationScope::builder("limpid").with_version(env!("CARGO_PKG_VERSION")).build();
+        let instruments = Instruments::new(
+            meter_provider.meter_with_scope(scope()),
+            Arc::clone(&exemplars),
+            config.measure,
+        );
         dialect::limpid::observe_exporters(&instruments, &spans, &data_points);
         let tracing = Tracing {
             tracer: tracer_provider.as_ref().map(|provider| provider.tracer_with_scope(scope())),
@@ -215,27 +219,31 @@ impl Telemetry {
     }
 
     fn losses(&self) -> Vec<String> {
-        let counts = &self.inner.spans;
-        let lost = counts.failed() + counts.dropped() + counts.pending();
+        let spans = self.inner.spans.totals();
+        let lost = spans.failed + spans.dropped + spans.pending;
         let mut losses = Vec::new();
         if let (Some(endpoint), true) = (&self.inner.traces_endpoint, lost > 0) {
             losses.push(format!(
-                "OTLP traces to {endpoint}: {lost} spans lost ({} given up, {} dropped from a full queue, \
-                 {} still undelivered at the end), {} delivered",
-                counts.failed(),
-                counts.dropped(),
-                counts.pending(),
-                counts.exported(),
+                "OTLP traces to {endpoint}: {lost} spans lost ({} given up, {} dropped from a full queue, {} still \
+                 undelivered at the end), {} delivered",
+                spans.failed, spans.dropped, spans.pending, spans.exported,
             ));
         }
-        let failed = self.inner.data_points.failed();
-        if failed > 0 {
-            losses.push(format!(
-                "OTLP metrics: {failed} data points given up, {} delivered",
-                self.inner.data_points.exported()
-            ));
+        let points = self.inner.data_points.totals();
+        let lost = points.failed + points.pending;
+        if lost > 0 {
+            losses.push(format!("OTLP metrics: {lost} data points lost, {} delivered", points.exported));
         }
         losses
+    }
+}
+
+impl Drop for Inner {
+    /// Whoever drops without [`Telemetry::shutdown`] does not wait for a collector for long either.
+    fn drop(&mut self) {
+        if !self.closing.begun() {
+            self.closing.begin(Duration::from_secs(1));
+        }
     }
 }
 
@@ -257,9 +265,8 @@ impl Exporting<'_> {
             .with_reader(reader.clone());
         if let (Some(push), Some(runtime)) = (&self.config.metrics, self.runtime) {
             let interval = self.config.metrics_interval;
-            let delivery = in_runtime(runtime, || {
-                Delivery::new(push, interval, &self.closing, &self.data_points)
-            })?;
+            let delivery =
+                in_runtime(runtime, || Delivery::new(push, interval, &self.closing, &self.data_points))?;
             let exporter = MetricsExporter::new(
                 runtime.clone(),
                 delivery,
@@ -390,3 +397,6 @@ impl ModelTelemetry {
         &self.inner.dialects
     }
 }
+
+#[cfg(test)]
+mod tests;

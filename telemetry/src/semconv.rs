@@ -136,7 +136,10 @@ pub const SPANS: &[SpanSpec] = &[
             (key::RESPONSE_MODEL, "always"),
             (key::RESPONSE_ID, "always"),
             (key::REQUEST_ID, "always"),
-            (key::RESPONSE_FINISH_REASONS, "always; abort if the client went away, error if the engine failed"),
+            (
+                key::RESPONSE_FINISH_REASONS,
+                "always; abort if the client went away, error if the engine failed",
+            ),
             (key::USAGE_INPUT_TOKENS, "always, cached ones included"),
             (key::USAGE_OUTPUT_TOKENS, "always"),
             (key::USAGE_CACHE_READ, "once scheduled"),

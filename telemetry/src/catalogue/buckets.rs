@@ -40,8 +40,8 @@ fn one_two_five(max: u64) -> Vec<f64> {
 
 /// vLLM: time to first token, seconds.
 pub(crate) const VLLM_FIRST_TOKEN: Buckets = Buckets::Fixed(&[
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-    160.0, 640.0, 2560.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+    80.0, 160.0, 640.0, 2560.0,
 ]);
 
 /// vLLM: latency between tokens and time per output token, seconds.
@@ -51,8 +51,8 @@ pub(crate) const VLLM_INTER_TOKEN: Buckets = Buckets::Fixed(&[
 
 /// vLLM: whole requests and their phases, seconds.
 pub(crate) const VLLM_REQUEST: Buckets = Buckets::Fixed(&[
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
-    1920.0, 7680.0,
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+    960.0, 1920.0, 7680.0,
 ]);
 
 /// vLLM: tokens of one engine step.
@@ -68,14 +68,13 @@ pub(crate) const VLLM_PREEMPTIONS: Buckets = Buckets::Fixed(&[1.0, 2.0, 3.0, 4.0
 
 /// Time of one request inside the model, milliseconds; vLLM 0.33 no longer has a list of its own.
 pub(crate) const MODEL_TIME_MILLISECONDS: Buckets = Buckets::Fixed(&[
-    1.0, 2.0, 3.0, 5.0, 8.0, 10.0, 20.0, 30.0, 50.0, 80.0, 100.0, 200.0, 300.0, 500.0, 800.0, 1000.0, 2000.0, 3000.0,
-    5000.0, 8000.0, 10000.0, 30000.0, 60000.0,
+    1.0, 2.0, 3.0, 5.0, 8.0, 10.0, 20.0, 30.0, 50.0, 80.0, 100.0, 200.0, 300.0, 500.0, 800.0, 1000.0, 2000.0,
+    3000.0, 5000.0, 8000.0, 10000.0, 30000.0, 60000.0,
 ]);
 
 /// Semantic conventions: `gen_ai.server.request.duration`, seconds.
-pub(crate) const GENAI_REQUEST: Buckets = Buckets::Fixed(&[
-    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
-]);
+pub(crate) const GENAI_REQUEST: Buckets =
+    Buckets::Fixed(&[0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]);
 
 /// Semantic conventions: `gen_ai.server.time_per_output_token`, seconds.
 pub(crate) const GENAI_OUTPUT_TOKEN: Buckets =

@@ -85,17 +85,18 @@ fn every_vllm_row_equals_vllms_own_declaration() {
                 compare("buckets", "1-2-5 series".to_owned(), theirs.chars().take(12).collect());
             }
             (Kind::Histogram(Buckets::Fixed(ours)), Some(index)) => {
-                let theirs: Vec<f64> =
-                    golden["buckets"][index.as_u64().unwrap() as usize]
-                        .as_array()
-                        .unwrap()
-                        .iter()
-                        .map(|bound| bound.as_f64().unwrap())
-                        .collect();
+                let theirs: Vec<f64> = golden["buckets"][index.as_u64().unwrap() as usize]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|bound| bound.as_f64().unwrap())
+                    .collect();
                 compare("buckets", format!("{ours:?}"), format!("{theirs:?}"));
             }
             // vLLM 0.33 no longer declares the buckets of a metric it removed.
-            (Kind::Histogram(_), None) => compare("status", format!("{:?}", row.status), "Revived".to_owned()),
+            (Kind::Histogram(_), None) => {
+                compare("status", format!("{:?}", row.status), "Revived".to_owned())
+            }
             (Kind::Counter | Kind::Gauge, _) => {}
         }
     }

@@ -106,7 +106,11 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    pub(crate) fn new(setting: impl Into<String>, found: impl Into<String>, allowed: impl Into<String>) -> Self {
+    pub(crate) fn new(
+        setting: impl Into<String>,
+        found: impl Into<String>,
+        allowed: impl Into<String>,
+    ) -> Self {
         ConfigError { setting: setting.into(), found: found.into(), allowed: allowed.into() }
     }
 }
@@ -139,7 +143,10 @@ impl TelemetryConfig {
             settings.otlp_metrics_endpoint.as_deref(),
         )?;
         let asks = |wanted| {
-            settings.collect_detailed_traces.iter().any(|&asked| asked == wanted || asked == DetailedTraces::All)
+            settings
+                .collect_detailed_traces
+                .iter()
+                .any(|&asked| asked == wanted || asked == DetailedTraces::All)
         };
         Ok(TelemetryConfig {
             disabled,

@@ -91,11 +91,7 @@ fn the_exporter_variable_switches_variables_off_and_a_default_endpoint_on() {
 
 #[test]
 fn protocols_are_read_specific_first_and_others_are_refused_by_name() {
-    let config = with(&[
-        (ENDPOINT, "http://c:1"),
-        HTTP,
-        ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "grpc"),
-    ]);
+    let config = with(&[(ENDPOINT, "http://c:1"), HTTP, ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "grpc")]);
     assert_eq!(config.traces.unwrap().protocol, Protocol::HttpProtobuf);
     assert_eq!(config.metrics.unwrap().protocol, Protocol::Grpc);
     assert_eq!(
@@ -107,7 +103,11 @@ fn protocols_are_read_specific_first_and_others_are_refused_by_name() {
 #[test]
 fn wrong_values_are_refused_with_setting_found_and_allowed() {
     for (settings, variables, expected) in [
-        (flag("not a url"), &[][..], "--otlp-traces-endpoint is \"not a url\"; allowed: for grpc: http://host:port"),
+        (
+            flag("not a url"),
+            &[][..],
+            "--otlp-traces-endpoint is \"not a url\"; allowed: for grpc: http://host:port",
+        ),
         (flag("http://"), &[], "--otlp-traces-endpoint is"),
         (flag("http://c:99999"), &[], "--otlp-traces-endpoint is"),
         (flag("http://c:port"), &[], "--otlp-traces-endpoint is"),
@@ -127,7 +127,11 @@ fn wrong_values_are_refused_with_setting_found_and_allowed() {
             &[("OTEL_BSP_MAX_QUEUE_SIZE", "8"), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "9")],
             "OTEL_BSP_MAX_EXPORT_BATCH_SIZE is 9; allowed: a whole number from 1 to 8",
         ),
-        (TelemetrySettings::default(), &[("OTEL_METRIC_EXPORT_INTERVAL", "1s")], "OTEL_METRIC_EXPORT_INTERVAL is 1s"),
+        (
+            TelemetrySettings::default(),
+            &[("OTEL_METRIC_EXPORT_INTERVAL", "1s")],
+            "OTEL_METRIC_EXPORT_INTERVAL is 1s",
+        ),
         (
             TelemetrySettings::default(),
             &[("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "both")],

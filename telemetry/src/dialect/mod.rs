@@ -31,8 +31,5 @@ pub(crate) trait Dialect: Send + Sync {
 
 /// All dialects, bound. From here on every known series exists at 0.
 pub(crate) fn for_model(instruments: &Instruments, identity: &ModelIdentity) -> Vec<Box<dyn Dialect>> {
-    vec![
-        Box::new(vllm::Vllm::new(instruments, identity)),
-        Box::new(genai::GenAi::new(instruments, identity)),
-    ]
+    vec![Box::new(vllm::Vllm::new(instruments, identity)), Box::new(genai::GenAi::new(instruments, identity))]
 }

@@ -21,7 +21,7 @@ impl Closing {
         self.deadline.send_replace(Some(Instant::now() + within));
     }
 
-    pub(super) fn begun(&self) -> bool {
+    pub(crate) fn begun(&self) -> bool {
         self.deadline.borrow().is_some()
     }
 

@@ -1,79 +1,70 @@
-//! What became of what was to be exported. Plain atomics: written by exporters, read by scrapes.
+//! What became of what was to be exported: written by exporters, read by scrapes and at the end.
+//!
+//! One lock around all numbers, so that they add up at every moment: what was to be exported = exported +
+//! failed + dropped + pending. It is held for an addition.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Counts of one signal, in spans or data points.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
-    exported: AtomicU64,
-    failed: AtomicU64,
-    dropped: AtomicU64,
-    pending: AtomicU64,
-    requests_ok: AtomicU64,
-    requests_failed: AtomicU64,
+pub(crate) struct Counts(Mutex<Totals>);
+
+/// The numbers at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Accepted by the collector.
+    pub(crate) exported: u64,
+    /// Given up, or refused by the collector.
+    pub(crate) failed: u64,
+    /// Not queued, because the queue was full.
+    pub(crate) dropped: u64,
+    /// Queued or being exported.
+    pub(crate) pending: u64,
+    /// Requests the collector answered well.
+    pub(crate) requests_ok: u64,
+    /// Requests that failed; a retry is a request of its own.
+    pub(crate) requests_failed: u64,
 }
 
 impl Counts {
-    /// Accepted by the collector.
-    pub(crate) fn exported(&self) -> u64 {
-        self.exported.load(Ordering::Relaxed)
+    pub(crate) fn totals(&self) -> Totals {
+        *self.lock()
     }
 
-    /// Given up, or refused by the collector.
-    pub(crate) fn failed(&self) -> u64 {
-        self.failed.load(Ordering::Relaxed)
-    }
-
-    /// Not queued, because the queue was full.
-    pub(crate) fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
-    }
-
-    /// Queued or being exported.
-    pub(crate) fn pending(&self) -> u64 {
-        self.pending.load(Ordering::Relaxed)
-    }
-
-    /// Requests the collector answered well.
-    pub(crate) fn requests_ok(&self) -> u64 {
-        self.requests_ok.load(Ordering::Relaxed)
-    }
-
-    /// Requests that failed; a retry is a request of its own.
-    pub(crate) fn requests_failed(&self) -> u64 {
-        self.requests_failed.load(Ordering::Relaxed)
-    }
-
-    /// Takes a place in a queue of `bound`, or counts one more dropped.
-    pub(super) fn enqueue(&self, bound: u64) -> Place {
-        if self.pending.fetch_add(1, Ordering::Relaxed) < bound {
+    /// Takes `count` places in a queue of `bound`, or counts them dropped.
+    pub(super) fn enqueue(&self, count: u64, bound: u64) -> Place {
+        let mut totals = self.lock();
+        if totals.pending + count <= bound {
+            totals.pending += count;
             return Place::Taken;
         }
-        self.pending.fetch_sub(1, Ordering::Relaxed);
-        match self.dropped.fetch_add(1, Ordering::Relaxed) {
-            0 => Place::NoneForTheFirstTime,
-            _ => Place::None,
-        }
+        let first = totals.dropped == 0;
+        totals.dropped += count;
+        if first { Place::NoneForTheFirstTime } else { Place::None }
     }
 
-    /// Frees places.
-    pub(super) fn dequeue(&self, count: u64) {
-        self.pending.fetch_sub(count, Ordering::Relaxed);
+    pub(super) fn request_failed(&self) {
+        self.lock().requests_failed += 1;
     }
 
-    pub(super) fn request(&self, ok: bool) {
-        let counter = if ok { &self.requests_ok } else { &self.requests_failed };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
+    /// A request was answered well; `refused` of its `count` were not taken.
     pub(super) fn delivered(&self, count: u64, refused: u64) {
         let refused = refused.min(count);
-        self.exported.fetch_add(count - refused, Ordering::Relaxed);
-        self.failed.fetch_add(refused, Ordering::Relaxed);
+        let mut totals = self.lock();
+        totals.requests_ok += 1;
+        totals.pending -= count;
+        totals.exported += count - refused;
+        totals.failed += refused;
     }
 
     pub(super) fn gave_up(&self, count: u64) {
-        self.failed.fetch_add(count, Ordering::Relaxed);
+        let mut totals = self.lock();
+        totals.pending -= count;
+        totals.failed += count;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Totals> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -88,13 +88,12 @@ impl Delivery {
         loop {
             let failure = match self.attempt::<S>(&message).await {
                 Ok(response) => {
-                    self.counts.request(true);
                     self.succeeded::<S>(&response, items);
                     return;
                 }
                 Err(failure) => failure,
             };
-            self.counts.request(false);
+            self.counts.request_failed();
             self.warn::<S>(&failure);
             let jitter = rand::rng().random_range(0.8..1.2);
             let pause = match failure.retry_after {
@@ -122,7 +121,8 @@ impl Delivery {
                 Client::Http(client) => client.send::<S>(message).await,
             }
         };
-        let timed_out = |message: String| Failure { kind: "timeout", message, retryable: true, retry_after: None };
+        let timed_out =
+            |message: String| Failure { kind: "timeout", message, retryable: true, retry_after: None };
         tokio::select! {
             result = send => result,
             () = tokio::time::sleep(self.timeout) => Err(timed_out(format!("no answer within {:?}", self.timeout))),

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use opentelemetry::KeyValue;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::common::v1::KeyValue as ProtoKeyValue;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::metrics::v1::exemplar::Value as ExemplarValue;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::{Exemplar as ProtoExemplar, HistogramDataPoint, Metric};
@@ -46,12 +46,16 @@ impl PushMetricExporter for MetricsExporter {
         if points == 0 {
             return Ok(());
         }
+        // The reader is the queue, and holds one collection.
+        self.delivery.counts().enqueue(points, u64::MAX);
         let delivery = self.delivery.clone();
         let sent = match self.runtime.handle() {
-            Some(handle) => handle.spawn(async move { delivery.deliver::<Metrics>(message, points).await }).await,
-            None => Ok(()),
+            Some(handle) => {
+                handle.spawn(async move { delivery.deliver::<Metrics>(message, points).await }).await.is_ok()
+            }
+            None => false,
         };
-        if sent.is_err() {
+        if !sent {
             self.delivery.counts().gave_up(points);
         }
         Ok(())
@@ -121,7 +125,8 @@ fn to_proto(exemplar: &Exemplar) -> ProtoExemplar {
 fn same(ours: &[KeyValue], sent: &[ProtoKeyValue]) -> bool {
     ours.len() == sent.len()
         && sent.iter().all(|sent| {
-            let Some(AnyValue::StringValue(value)) = sent.value.as_ref().and_then(|value| value.value.as_ref())
+            let Some(AnyValue::StringValue(value)) =
+                sent.value.as_ref().and_then(|value| value.value.as_ref())
             else {
                 return false;
             };

@@ -8,7 +8,7 @@
 //!
 //! Everything runs on a one-thread runtime of this module's own, so that neither a busy server nor the
 //! server's shutdown reaches it, and it never runs on a request or engine thread. Invariant: sampled spans
-//! that ended = exported + failed + dropped + pending, at any moment nobody is in the middle of a change.
+//! that ended = exported + failed + dropped + pending, at any moment.
 
 mod closing;
 mod counts;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use tokio::runtime::{Handle, Runtime};
 
 pub(crate) use closing::Closing;
-pub(crate) use counts::Counts;
+pub(crate) use counts::{Counts, Totals};
 pub(crate) use deliver::Delivery;
 pub(crate) use metrics::MetricsExporter;
 pub(crate) use processor::Processors;

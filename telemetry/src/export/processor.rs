@@ -58,7 +58,7 @@ impl SpanProcessor for Processors {
         if !span.span_context.is_sampled() {
             return;
         }
-        match export.counts.enqueue(export.bound) {
+        match export.counts.enqueue(1, export.bound) {
             Place::Taken => export.batch.on_end(span),
             Place::NoneForTheFirstTime => tracing::warn!(
                 queue = export.bound,

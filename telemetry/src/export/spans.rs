@@ -34,13 +34,14 @@ impl opentelemetry_sdk::trace::SpanExporter for SpanExporter {
         };
         let delivery = self.delivery.clone();
         let sent = match self.runtime.handle() {
-            Some(handle) => handle.spawn(async move { delivery.deliver::<Traces>(message, count).await }).await,
-            None => Ok(()),
+            Some(handle) => {
+                handle.spawn(async move { delivery.deliver::<Traces>(message, count).await }).await.is_ok()
+            }
+            None => false,
         };
-        if sent.is_err() {
+        if !sent {
             self.delivery.counts().gave_up(count);
         }
-        self.delivery.counts().dequeue(count);
         Ok(())
     }
 }

@@ -42,7 +42,11 @@ pub(super) enum SeriesValue {
 }
 
 /// All families of a collection, by name. A stream of a kind that no instrument of ours has is left out.
-pub(super) fn families(metrics: &ResourceMetrics, exemplars: &ExemplarStore, with_exemplars: bool) -> Vec<Family> {
+pub(super) fn families(
+    metrics: &ResourceMetrics,
+    exemplars: &ExemplarStore,
+    with_exemplars: bool,
+) -> Vec<Family> {
     let exemplars = with_exemplars.then_some(exemplars);
     let mut families: Vec<Family> = metrics
         .scope_metrics()

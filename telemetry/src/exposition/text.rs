@@ -21,7 +21,9 @@ pub(super) fn write(families: &[Family], format: Format) -> String {
 
 fn write_family(out: &mut String, family: &Family, format: Format) {
     let name = match (format, family.kind) {
-        (Format::OpenMetrics, FamilyKind::Counter) => family.name.strip_suffix("_total").unwrap_or(&family.name),
+        (Format::OpenMetrics, FamilyKind::Counter) => {
+            family.name.strip_suffix("_total").unwrap_or(&family.name)
+        }
         _ => &family.name,
     };
     let kind = match family.kind {

@@ -73,9 +73,7 @@ impl RequestSpan {
     /// For exemplars: this span, if it is sampled.
     pub(crate) fn link(&self) -> Option<SpanLink> {
         let context = &self.context;
-        context
-            .is_sampled()
-            .then(|| SpanLink { trace_id: context.trace_id(), span_id: context.span_id() })
+        context.is_sampled().then(|| SpanLink { trace_id: context.trace_id(), span_id: context.span_id() })
     }
 
     /// Writes what the request came to, draws its phases and ends the span.

@@ -342,7 +342,9 @@ fn an_unsampled_caller_gets_no_spans_but_its_metrics_count() {
     script.finish(51, FinishReason::Stop, None);
     assert!(exporter.get_finished_spans().unwrap().is_empty());
     let text = telemetry.render_metrics(None).body;
-    assert!(text.contains("vllm:request_success_total{engine=\"0\",finished_reason=\"stop\",model_name=\"tiny\"} 1.0"));
+    assert!(text.contains(
+        "vllm:request_success_total{engine=\"0\",finished_reason=\"stop\",model_name=\"tiny\"} 1.0"
+    ));
 }
 
 #[test]

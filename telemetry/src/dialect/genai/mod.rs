@@ -98,7 +98,6 @@ impl Dialect for GenAi {
             FinishReason::Error => {
                 let error_type = request.error_type.unwrap_or(semconv::ERROR_OTHER);
                 self.failed(request.operation, error_type).record(seconds, request.link);
-                return;
             }
             FinishReason::Abort => operation.duration.record(seconds, request.link),
             FinishReason::Stop | FinishReason::Length | FinishReason::Repetition => {
@@ -106,7 +105,8 @@ impl Dialect for GenAi {
                 if let Some(interval) = request.time_to_first_token {
                     operation.time_to_first_token.record(interval.as_secs_f64(), request.link);
                 }
-                if let (Some(first), true) = (request.time_to_first_token, request.num_generation_tokens > 1) {
+                if let (Some(first), true) = (request.time_to_first_token, request.num_generation_tokens > 1)
+                {
                     let rest = request.e2e.saturating_sub(first).as_secs_f64();
                     let per_token = rest / (request.num_generation_tokens - 1) as f64;
                     operation.time_per_output_token.record(per_token, request.link);

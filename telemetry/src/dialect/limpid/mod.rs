@@ -7,36 +7,30 @@ use std::sync::Arc;
 
 use opentelemetry::KeyValue;
 
-use crate::export::Counts;
+use crate::export::{Counts, Totals};
 use crate::instruments::Instruments;
 use crate::semconv::key;
 
+/// Reads one of the exporters' numbers.
+type Read = fn(Totals) -> u64;
+
 /// Shows the exporters' counts. `spans` + what is queued = sampled spans that ended.
-pub(crate) fn observe_exporters(instruments: &Instruments, spans: &Arc<Counts>, metrics: &Arc<Counts>) {
-    let results = |counts: &Arc<Counts>| -> [(&'static str, Arc<Counts>, fn(&Counts) -> u64); 3] {
-        [
-            ("exported", Arc::clone(counts), Counts::exported),
-            ("failed", Arc::clone(counts), Counts::failed),
-            ("dropped", Arc::clone(counts), Counts::dropped),
-        ]
+pub(crate) fn observe_exporters(instruments: &Instruments, spans: &Arc<Counts>, data_points: &Arc<Counts>) {
+    let observe = |row, attributes: &[(&'static str, &'static str)], counts: &Arc<Counts>, read: Read| {
+        let counts = Arc::clone(counts);
+        let attributes = attributes.iter().map(|&(key, value)| KeyValue::new(key, value)).collect();
+        instruments.observe_counter(row, attributes, move || read(counts.totals()));
     };
-    for (result, counts, read) in results(spans) {
-        instruments.observe_counter(&rows::SPANS, vec![KeyValue::new(key::RESULT, result)], move || read(&counts));
-    }
-    for (result, counts, read) in results(metrics).into_iter().take(2) {
-        instruments.observe_counter(&rows::DATA_POINTS, vec![KeyValue::new(key::RESULT, result)], move || {
-            read(&counts)
-        });
-    }
-    for (signal, counts) in [("traces", spans), ("metrics", metrics)] {
-        for (result, read) in
-            [("ok", Counts::requests_ok as fn(&Counts) -> u64), ("failed", Counts::requests_failed)]
-        {
-            let counts = Arc::clone(counts);
-            let attributes = vec![KeyValue::new(key::SIGNAL, signal), KeyValue::new(key::RESULT, result)];
-            instruments.observe_counter(&rows::REQUESTS, attributes, move || read(&counts));
-        }
+    observe(&rows::SPANS, &[(key::RESULT, "exported")], spans, |totals| totals.exported);
+    observe(&rows::SPANS, &[(key::RESULT, "failed")], spans, |totals| totals.failed);
+    observe(&rows::SPANS, &[(key::RESULT, "dropped")], spans, |totals| totals.dropped);
+    observe(&rows::DATA_POINTS, &[(key::RESULT, "exported")], data_points, |totals| totals.exported);
+    observe(&rows::DATA_POINTS, &[(key::RESULT, "failed")], data_points, |totals| totals.failed);
+    for (signal, counts) in [("traces", spans), ("metrics", data_points)] {
+        let signal = (key::SIGNAL, signal);
+        observe(&rows::REQUESTS, &[signal, (key::RESULT, "ok")], counts, |totals| totals.requests_ok);
+        observe(&rows::REQUESTS, &[signal, (key::RESULT, "failed")], counts, |totals| totals.requests_failed);
     }
     let queued = Arc::clone(spans);
-    instruments.observe_gauge(&rows::SPAN_QUEUE_LENGTH, Vec::new(), move || queued.pending() as f64);
+    instruments.observe_gauge(&rows::SPAN_QUEUE_LENGTH, Vec::new(), move || queued.totals().pending as f64);
 }

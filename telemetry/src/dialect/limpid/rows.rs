@@ -3,7 +3,13 @@
 use crate::catalogue::{Condition, Kind, Label, Row, Status, Values};
 use crate::semconv::key;
 
-const fn row(name: &'static str, kind: Kind, unit: &'static str, labels: &'static [Label], description: &'static str) -> Row {
+const fn row(
+    name: &'static str,
+    kind: Kind,
+    unit: &'static str,
+    labels: &'static [Label],
+    description: &'static str,
+) -> Row {
     Row {
         dialect: "limpid",
         instrument: name,

@@ -155,7 +155,8 @@ impl Dialect for Vllm {
     fn step_finished(&self, step: &StepFinished) {
         let scheduler = &step.scheduler;
         self.num_requests_running.set(scheduler.num_running as f64);
-        self.num_requests_waiting.set((scheduler.num_waiting_capacity + scheduler.num_waiting_deferred) as f64);
+        self.num_requests_waiting
+            .set((scheduler.num_waiting_capacity + scheduler.num_waiting_deferred) as f64);
         self.waiting_capacity.set(scheduler.num_waiting_capacity as f64);
         self.waiting_deferred.set(scheduler.num_waiting_deferred as f64);
         self.kv_cache_usage_perc.set(scheduler.kv_cache_usage);

@@ -83,7 +83,11 @@ pub(super) const NUM_PREEMPTIONS: Row = row(
     "Times a running request lost its blocks and went back to the waiting queue.",
 );
 pub(super) const REQUEST_SUCCESS: Row = Row {
-    labels: &[MODEL_NAME, ENGINE, closed("finished_reason", &["stop", "length", "abort", "error", "repetition"])],
+    labels: &[
+        MODEL_NAME,
+        ENGINE,
+        closed("finished_reason", &["stop", "length", "abort", "error", "repetition"]),
+    ],
     ..row(
         "vllm.request_success",
         "vllm:request_success_total",
