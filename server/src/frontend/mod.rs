@@ -63,7 +63,7 @@ impl Engine for EngineHandle {
     }
 
     fn is_healthy(&self) -> bool {
-        self.healthy()
+        EngineHandle::healthy(self)
     }
 
     fn shutdown(&self) {
