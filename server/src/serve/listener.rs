@@ -33,7 +33,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 /// A port that is taken but not open: nobody can connect to it yet.
 pub(super) struct Port {
     socket: TcpSocket,
-    asked_for: String,
+    asked_for: SocketAddr,
 }
 
 impl Port {
@@ -51,9 +51,8 @@ impl Port {
         // As every server does: a port whose last connections have just ended is free.
         #[cfg(unix)]
         socket.set_reuseaddr(true).context("a socket option cannot be set")?;
-        let port = Port { asked_for: address.to_string(), socket };
-        port.socket.bind(address).with_context(|| port.in_use())?;
-        Ok(port)
+        socket.bind(address).map_err(|error| unusable(address, &error))?;
+        Ok(Port { asked_for: address, socket })
     }
 
     /// The address with the port that was really taken.
@@ -66,16 +65,18 @@ impl Port {
     /// # Errors
     /// Another program opened the port meanwhile.
     pub(super) fn listen(self, router: Router) -> anyhow::Result<Connections> {
-        let in_use = self.in_use();
-        let listener = self.socket.listen(BACKLOG).context(in_use)?;
+        let listener = self.socket.listen(BACKLOG).map_err(|error| unusable(self.asked_for, &error))?;
         let (phase, phases) = watch::channel(Phase::Open);
         let task = tokio::spawn(accept(listener, router, phases));
         Ok(Connections { phase, task: Some(task) })
     }
+}
 
-    fn in_use(&self) -> String {
-        format!("--host and --port are {}; allowed: a free port of this machine, or port 0", self.asked_for)
-    }
+fn unusable(address: SocketAddr, error: &std::io::Error) -> anyhow::Error {
+    anyhow::anyhow!(
+        "--host and --port are {address}, which cannot be used ({error}); allowed: an address of this machine \
+         and a free port, or port 0 for any"
+    )
 }
 
 /// What connections may do.
@@ -200,7 +201,7 @@ mod tests {
         let port = taken.local_addr().expect("bound").port();
         let error = Port::bind("127.0.0.1", port).await.err().expect("it is in use");
         let text = format!("{error:#}");
-        assert!(text.contains(&format!("--port are 127.0.0.1:{port}; allowed: ")), "{text}");
+        assert!(text.contains(&format!("--port are 127.0.0.1:{port}, which cannot be used")), "{text}");
     }
 
     #[tokio::test]

@@ -31,8 +31,7 @@ pub(super) fn open(
     options: &ServeOptions,
     span_processors: Vec<Box<dyn SpanProcessor>>,
 ) -> anyhow::Result<Opened> {
-    let model = Model::open(&options.model_path)
-        .with_context(|| format!("the model {} cannot be used", options.model_path.display()))?;
+    let model = Model::open(&options.model_path)?;
     let adapter = find_adapter(options.device, options.require_gpu).context("no device can be used")?;
     let device_info = adapter.info().clone();
     let settings = telemetry_settings(options, &device_info);
