@@ -147,6 +147,13 @@ impl Ledger {
                 assert_eq!(overtaken, None, "request {} was admitted first", id.0);
             }
         }
+        if config.scheduling_policy == SchedulingPolicy::Fcfs {
+            let new = |id: &RequestId| !self.live[id].admitted;
+            assert!(
+                scheduler.waiting().is_sorted_by_key(|id| new(&id)),
+                "preempted requests are served first"
+            );
+        }
         let left = config.max_num_batched_tokens - plan.num_tokens();
         if let Some((pending, (_, tokens))) =
             scheduler.pending().and_then(|pending| Some((pending.clone(), pending.next?)))

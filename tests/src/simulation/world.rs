@@ -41,17 +41,19 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(seed: u64, options: Options) -> World {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let block_size = [1, 2, 3, 4, 8][rng.random_range(0..5)];
+        // A fifth of the worlds are crowded: many requests of all priorities fight for few small blocks.
+        let crowded = rng.random_bool(0.2);
+        let block_size = [1, 2, 3, 4, 8][rng.random_range(0..if crowded { 2 } else { 5 })];
         let max_model_len = rng.random_range(4..=48_usize);
         let least = max_model_len.div_ceil(block_size) + 1;
         let config = ResolvedConfig {
             max_model_len,
-            max_num_seqs: rng.random_range(1..=8),
-            max_num_batched_tokens: rng.random_range(1..=32),
+            max_num_seqs: if crowded { 8 } else { rng.random_range(1..=8) },
+            max_num_batched_tokens: rng.random_range(if crowded { 12..=48 } else { 1..=32 }),
             block_size,
-            num_blocks: least + rng.random_range(0..=2 * least),
+            num_blocks: least + rng.random_range(0..=if crowded { least / 4 } else { 2 * least }),
             enable_prefix_caching: rng.random_bool(0.85),
-            scheduling_policy: match rng.random_bool(0.5) {
+            scheduling_policy: match !crowded && rng.random_bool(0.5) {
                 true => SchedulingPolicy::Fcfs,
                 false => SchedulingPolicy::Priority,
             },
@@ -69,7 +71,7 @@ impl World {
             now: Instant::now(),
             next_id: 0,
             arrivals: rng.random_range(3..=40),
-            arrival_rate: rng.random_range(0.05..0.9),
+            arrival_rate: if crowded { 0.8 } else { rng.random_range(0.05..0.9) },
             prefixes,
             failure_rate: if rng.random_bool(0.3) { 0.03 } else { 0.0 },
             fault: options.fault,
@@ -194,7 +196,7 @@ impl World {
         let shares: Vec<_> =
             plan.scheduled().iter().map(|share| (share.id, share.first_position, share.num_tokens)).collect();
         let fails = !plan.is_empty() && self.rng.random_bool(self.failure_rate);
-        let mut results = Vec::new();
+        let mut results;
         let outcome = if fails {
             self.fail(&plan);
             Outcome::Failed("the step failed".into())
