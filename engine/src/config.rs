@@ -1,7 +1,25 @@
 //! The engine's settings: as asked for ([`EngineConfig`]) and as resolved against a model and a device
 //! ([`ResolvedConfig`]), after which nothing needs checking any more.
+//!
+//! The KV pool has one size for the engine's whole life. Without `--num-gpu-blocks-override` it is the
+//! smaller of
+//!
+//! - what is left of `--gpu-memory-utilization` of the device's memory after weights and activations; where
+//!   the memory is not known (the CPU, most wgpu adapters), [`DEFAULT_POOL_BYTES`], or one full sequence if
+//!   that is more;
+//! - `--max-num-seqs` sequences of `--max-model-len` tokens, because more can never be in use at once.
 
 use crate::device::DeviceLimits;
+use crate::program::Program;
+
+/// Bytes of the KV pool on a device whose memory is not known: small enough for a laptop that has other
+/// things to do, large enough for tens of thousands of tokens of a small model.
+pub const DEFAULT_POOL_BYTES: u64 = 2 << 30;
+
+/// Bounds that keep every size below what a `u32` can number.
+const MAX_BLOCK_SIZE: usize = 256;
+const MAX_NUM_SEQS: usize = 1 << 16;
+const MAX_NUM_BATCHED_TOKENS: usize = 1 << 20;
 
 /// Order of the waiting queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +67,114 @@ impl Default for EngineConfig {
     }
 }
 
+impl EngineConfig {
+    /// Checks the settings and sizes the pool. `context_length` is the model's longest sequence,
+    /// `available_memory` the bytes that weights, activations and cache may use together, if known.
+    ///
+    /// # Errors
+    /// The first setting that cannot be used.
+    pub fn resolve(
+        &self,
+        program: &Program,
+        context_length: usize,
+        available_memory: Option<u64>,
+    ) -> Result<ResolvedConfig, ConfigError> {
+        let max_model_len = self.max_model_len.unwrap_or(context_length);
+        if !(2..=context_length).contains(&max_model_len) {
+            let allowed = format!("2 to {context_length}, the model's context length");
+            return Err(ConfigError::new("--max-model-len", max_model_len, allowed));
+        }
+        let in_range = |setting, value: usize, most: usize| match (1..=most).contains(&value) {
+            true => Ok(value),
+            false => Err(ConfigError::new(setting, value, format!("1 to {most}"))),
+        };
+        let max_num_seqs = in_range("--max-num-seqs", self.max_num_seqs, MAX_NUM_SEQS)?;
+        let max_num_batched_tokens =
+            in_range("--max-num-batched-tokens", self.max_num_batched_tokens, MAX_NUM_BATCHED_TOKENS)?;
+        let block_size = in_range("--block-size", self.block_size, MAX_BLOCK_SIZE)?;
+        let utilization = self.gpu_memory_utilization;
+        if !(utilization > 0.0 && utilization <= 1.0) {
+            let allowed = "more than 0, at most 1".to_owned();
+            return Err(ConfigError::new("--gpu-memory-utilization", utilization, allowed));
+        }
+        let sizes = Sizes {
+            weights: program.weight_bytes(),
+            activations: program.activation_bytes(max_num_batched_tokens, max_num_seqs),
+            block: program.kv_bytes_per_token() * block_size as u64,
+            blocks_per_sequence: max_model_len.div_ceil(block_size),
+        };
+        let num_blocks = match (self.num_gpu_blocks_override, available_memory) {
+            (Some(blocks), _) => sizes.check_override(blocks, block_size)?,
+            (None, Some(memory)) => sizes.fit(memory, utilization, max_num_seqs)?,
+            (None, None) => {
+                let blocks = DEFAULT_POOL_BYTES / sizes.block.max(1);
+                sizes.cap(blocks.max(sizes.blocks_per_sequence as u64 + 1), max_num_seqs)
+            }
+        };
+        Ok(ResolvedConfig {
+            max_model_len,
+            max_num_seqs,
+            max_num_batched_tokens,
+            block_size,
+            num_blocks: num_blocks.min(u32::MAX as usize / block_size),
+            enable_prefix_caching: self.enable_prefix_caching,
+            scheduling_policy: self.scheduling_policy,
+        })
+    }
+}
+
+/// What sizing the pool depends on; bytes unless said otherwise.
+struct Sizes {
+    weights: u64,
+    activations: u64,
+    block: u64,
+    /// Blocks of one sequence of the greatest length.
+    blocks_per_sequence: usize,
+}
+
+impl Sizes {
+    /// No more blocks than can be in use at once, with the null block.
+    fn cap(&self, blocks: u64, max_num_seqs: usize) -> usize {
+        let most = (self.blocks_per_sequence as u64).saturating_mul(max_num_seqs as u64).saturating_add(1);
+        usize::try_from(blocks.min(most)).unwrap_or(usize::MAX)
+    }
+
+    /// Blocks that fit into `utilization` of the memory beside weights and activations.
+    fn fit(&self, memory: u64, utilization: f64, max_num_seqs: usize) -> Result<usize, ConfigError> {
+        let budget = (memory as f64 * utilization) as u64;
+        let left = budget.saturating_sub(self.weights.saturating_add(self.activations));
+        let blocks = left / self.block.max(1);
+        let needed = self.blocks_per_sequence as u64 + 1;
+        if blocks < needed {
+            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+            let allowed = format!(
+                "enough for {needed} KV blocks of {} KiB (one sequence of --max-model-len and the null block); \
+                 of {} MiB usable memory, weights take {} MiB and activations {} MiB, which leaves {blocks} \
+                 blocks. Raise it, or lower --max-model-len, --max-num-batched-tokens or --max-num-seqs",
+                self.block.div_ceil(1 << 10),
+                mib(budget),
+                mib(self.weights),
+                mib(self.activations),
+            );
+            return Err(ConfigError::new("--gpu-memory-utilization", utilization, allowed));
+        }
+        Ok(self.cap(blocks, max_num_seqs))
+    }
+
+    fn check_override(&self, blocks: usize, block_size: usize) -> Result<usize, ConfigError> {
+        let (needed, most) = (self.blocks_per_sequence + 1, u32::MAX as usize / block_size);
+        if !(needed..=most).contains(&blocks) {
+            let allowed = format!(
+                "{needed} to {most}: one sequence of --max-model-len takes {}, the null block 1. Raise it, or \
+                 lower --max-model-len",
+                self.blocks_per_sequence
+            );
+            return Err(ConfigError::new("--num-gpu-blocks-override", blocks, allowed));
+        }
+        Ok(blocks)
+    }
+}
+
 /// Settings checked against the model and sized for the device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResolvedConfig {
@@ -69,6 +195,17 @@ pub struct ResolvedConfig {
 }
 
 impl ResolvedConfig {
+    /// The pool's size for the start-up log.
+    pub fn describe_kv_cache(&self, program: &Program) -> String {
+        let tokens = self.num_blocks as u64 * self.block_size as u64;
+        format!(
+            "kv cache: {} blocks of {} tokens = {tokens} tokens, {:.1} MiB",
+            self.num_blocks,
+            self.block_size,
+            (tokens * program.kv_bytes_per_token()) as f64 / f64::from(1 << 20),
+        )
+    }
+
     /// What the device must be able to hold.
     pub fn device_limits(&self) -> DeviceLimits {
         DeviceLimits {
@@ -91,4 +228,106 @@ pub struct ConfigError {
     pub found: String,
     /// What is allowed, and what to do.
     pub allowed: String,
+}
+
+impl ConfigError {
+    fn new(setting: &'static str, found: impl ToString, allowed: String) -> ConfigError {
+        ConfigError { setting, found: found.to_string(), allowed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::{Buffer, BufferId, Rows, Weight};
+    use crate::tensor_type::TensorType;
+
+    /// 1 MiB of weights, 1 KiB of cache per token, 1 KiB of activations per token and logits row.
+    fn program() -> Program {
+        Program {
+            buffers: vec![
+                Buffer { name: "hidden", rows: Rows::Tokens, width: 256 },
+                Buffer { name: "logits", rows: Rows::Logits, width: 256 },
+            ],
+            weights: vec![Weight { name: "w".to_owned(), format: TensorType::F32, rows: 1024, columns: 256 }],
+            ops: Vec::new(),
+            logits: BufferId(1),
+            num_layers: 2,
+            num_kv_heads: 2,
+            head_size: 32,
+        }
+    }
+
+    fn config() -> EngineConfig {
+        EngineConfig { max_num_seqs: 8, max_num_batched_tokens: 56, ..EngineConfig::default() }
+    }
+
+    fn refused(config: EngineConfig, memory: Option<u64>) -> ConfigError {
+        config.resolve(&program(), 1000, memory).unwrap_err()
+    }
+
+    #[test]
+    fn pool_takes_what_weights_and_activations_leave() {
+        // Half of 8 MiB, less 1 MiB and 64 KiB, in blocks of 16 KiB.
+        let config = EngineConfig { gpu_memory_utilization: 0.5, ..config() };
+        let resolved = config.resolve(&program(), 1000, Some(8 << 20)).unwrap();
+        assert_eq!(resolved.num_blocks, (3 * 1024 - 64) / 16);
+        assert_eq!(resolved.max_model_len, 1000);
+        assert_eq!(
+            resolved.describe_kv_cache(&program()),
+            "kv cache: 188 blocks of 16 tokens = 3008 tokens, 2.9 MiB"
+        );
+    }
+
+    #[test]
+    fn pool_is_no_larger_than_all_sequences_at_full_length() {
+        let all = 8 * 1000_usize.div_ceil(16) + 1;
+        assert_eq!(config().resolve(&program(), 1000, Some(1 << 40)).unwrap().num_blocks, all);
+        assert_eq!(config().resolve(&program(), 1000, None).unwrap().num_blocks, all);
+    }
+
+    #[test]
+    fn unknown_memory_gives_the_default_pool_or_one_full_sequence() {
+        let resolved = config().resolve(&program(), 1 << 20, None).unwrap();
+        assert_eq!(resolved.num_blocks as u64 * (16 << 10), DEFAULT_POOL_BYTES);
+        let resolved = config().resolve(&program(), 1 << 24, None).unwrap();
+        assert_eq!(resolved.num_blocks, (1 << 20) + 1);
+    }
+
+    #[test]
+    fn pool_too_small_for_one_sequence_is_refused_with_what_is_missing() {
+        let error = refused(config(), Some(2 << 20));
+        assert_eq!(error.setting, "--gpu-memory-utilization");
+        assert!(
+            error.allowed.contains("64 KV blocks") && error.allowed.contains("leaves 47 blocks"),
+            "{error}"
+        );
+        let error = refused(EngineConfig { num_gpu_blocks_override: Some(63), ..config() }, None);
+        assert_eq!((error.setting, error.found.as_str()), ("--num-gpu-blocks-override", "63"));
+        let config = EngineConfig { num_gpu_blocks_override: Some(64), ..config() };
+        assert_eq!(config.resolve(&program(), 1000, None).unwrap().num_blocks, 64);
+    }
+
+    #[test]
+    fn settings_out_of_range_are_refused_by_name() {
+        let cases = [
+            (EngineConfig { max_model_len: Some(1001), ..config() }, "--max-model-len"),
+            (EngineConfig { max_model_len: Some(1), ..config() }, "--max-model-len"),
+            (EngineConfig { max_num_seqs: 0, ..config() }, "--max-num-seqs"),
+            (EngineConfig { max_num_seqs: usize::MAX, ..config() }, "--max-num-seqs"),
+            (EngineConfig { max_num_batched_tokens: 0, ..config() }, "--max-num-batched-tokens"),
+            (EngineConfig { block_size: 0, ..config() }, "--block-size"),
+            (EngineConfig { block_size: 257, ..config() }, "--block-size"),
+            (EngineConfig { gpu_memory_utilization: 0.0, ..config() }, "--gpu-memory-utilization"),
+            (EngineConfig { gpu_memory_utilization: 1.1, ..config() }, "--gpu-memory-utilization"),
+            (EngineConfig { gpu_memory_utilization: f64::NAN, ..config() }, "--gpu-memory-utilization"),
+            (
+                EngineConfig { num_gpu_blocks_override: Some(usize::MAX), ..config() },
+                "--num-gpu-blocks-override",
+            ),
+        ];
+        for (config, setting) in cases {
+            assert_eq!(refused(config, None).setting, setting);
+        }
+    }
 }

@@ -3,40 +3,84 @@
 //! It takes requests and aborts from a channel, runs steps while there is work and sleeps while there is
 //! none, and hands one [`StepOutput`] per step to a callback. It formats nothing, exports nothing and never
 //! waits for whoever reads the outputs.
+//!
+//! Invariant: every request that was submitted while the engine lives gets exactly one output with a finish
+//! reason. A device error ends the requests of its batch with [`FinishReason::Error`]; after
+//! [`crate::device::DeviceError::Lost`], or a panic of the device, all requests end so, and later ones are
+//! answered so. If the thread itself ends, by a panic of the callback or a broken invariant, the callback
+//! and whatever it owns are dropped after [`EngineHandle::is_alive`] turned false: a reader that waits on a
+//! channel fed by the callback sees it close.
+//!
+//! [`FinishReason::Error`]: limpid_telemetry::observation::FinishReason::Error
 
+mod batch;
+mod step;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 use crate::config::ResolvedConfig;
 use crate::device::Device;
 use crate::request::{EngineRequest, RequestId, StepOutput};
 
+pub use batch::fill_batch;
+
 /// A message to the engine thread.
-pub enum Command {
+enum Command {
     /// Take a request in.
     Submit(EngineRequest),
-    /// End a request; its last output has [`limpid_telemetry::observation::FinishReason::Abort`]. An unknown or finished id is ignored.
+    /// End a request.
     Abort(RequestId),
     /// Abort everything, report it, and end the thread.
     Shutdown,
 }
 
+/// What the thread tells without being asked.
+struct State {
+    alive: AtomicBool,
+    healthy: AtomicBool,
+}
+
 /// Handle to a running engine. Cheap to clone; the thread ends at [`EngineHandle::shutdown`] or when the
-/// last handle is dropped.
+/// last handle is dropped, and aborts what is left.
 #[derive(Clone)]
 pub struct EngineHandle {
     commands: mpsc::Sender<Command>,
+    state: Arc<State>,
+    thread: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
 impl EngineHandle {
-    /// Starts the thread. `on_step` is called on it after every step and must not block.
+    /// Starts the thread. `on_step` is called on it after every step, and must not block. A call without a
+    /// step behind it (times and tokens are 0) reports what happened between steps: aborts, refusals.
+    ///
+    /// # Panics
+    /// If the operating system gives no thread, or the pool of `config` is too small for one sequence.
     pub fn start(
         config: ResolvedConfig,
         device: Box<dyn Device>,
         on_step: impl FnMut(StepOutput) + Send + 'static,
     ) -> EngineHandle {
-        let _ = (config, device, on_step);
-        let (commands, _receiver) = mpsc::channel();
-        EngineHandle { commands }
+        let (commands, receiver) = mpsc::channel();
+        let state = Arc::new(State { alive: AtomicBool::new(true), healthy: AtomicBool::new(true) });
+        let engine = step::Engine::new(&config, device, receiver, state.clone());
+        let ended = EndOfThread(state.clone());
+        let thread = std::thread::Builder::new()
+            .name("engine".to_owned())
+            .spawn(move || {
+                // Dropped in reverse, also by a panic: first the engine is known to be dead, then it takes no
+                // more requests, then the readers' channels close.
+                let mut on_step = on_step;
+                let mut engine = engine;
+                let _ended = ended;
+                engine.run(&mut on_step);
+            })
+            .expect("a thread for the engine");
+        EngineHandle { commands, state, thread: Arc::new(Mutex::new(Some(thread))) }
     }
 
     /// Hands a request over. `false` if the engine has ended.
@@ -44,8 +88,38 @@ impl EngineHandle {
         self.commands.send(Command::Submit(request)).is_ok()
     }
 
-    /// Asks for a request's end.
+    /// Asks for a request's end; its last output has
+    /// [`limpid_telemetry::observation::FinishReason::Abort`]. An unknown or finished id is ignored.
     pub fn abort(&self, id: RequestId) {
+        // An engine that has ended has no request to abort.
         let _ = self.commands.send(Command::Abort(id));
+    }
+
+    /// Whether the thread runs.
+    pub fn is_alive(&self) -> bool {
+        self.state.alive.load(Ordering::Acquire)
+    }
+
+    /// Whether requests can be served: the thread runs and its device was not lost.
+    pub fn healthy(&self) -> bool {
+        self.state.healthy.load(Ordering::Acquire) && self.is_alive()
+    }
+
+    /// Aborts all requests, reports them and waits for the thread's end. Not to be called from `on_step`.
+    pub fn shutdown(&self) {
+        let _ = self.commands.send(Command::Shutdown);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(_)) = thread.map(JoinHandle::join) {
+            tracing::error!("the engine thread had panicked");
+        }
+    }
+}
+
+/// Says that the thread ended, however it did.
+struct EndOfThread(Arc<State>);
+
+impl Drop for EndOfThread {
+    fn drop(&mut self) {
+        self.0.alive.store(false, Ordering::Release);
     }
 }

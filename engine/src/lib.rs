@@ -19,4 +19,5 @@ pub mod request;
 pub mod sampler;
 pub mod scheduler;
 pub mod tensor_type;
+pub mod test_support;
 pub mod tokenizer;

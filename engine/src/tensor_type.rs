@@ -127,8 +127,134 @@ impl TensorType {
             }
         }
     }
+
+    /// The bytes that store `values` (whole blocks), rounded as ggml's reference does it. For making test
+    /// weights: slow, and no better than ggml at choosing scales.
+    ///
+    /// # Panics
+    /// If the values are no whole number of blocks.
+    pub fn quantize(self, values: &[f32]) -> Vec<u8> {
+        let elements = self.block_elements();
+        assert_eq!(values.len() % elements, 0, "{} values are no whole {} blocks", values.len(), self.name());
+        let mut out = Vec::with_capacity(values.len() / elements * self.block_bytes());
+        for block in values.chunks_exact(elements) {
+            match self {
+                TensorType::F32 => out.extend(block[0].to_le_bytes()),
+                TensorType::F16 => out.extend(f16::from_f32(block[0]).to_le_bytes()),
+                TensorType::Bf16 => out.extend(bf16::from_f32(block[0]).to_le_bytes()),
+                TensorType::Q4_0 => {
+                    // The value furthest from zero becomes -8, the only end of the range that has no opposite.
+                    let furthest = furthest_from_zero(block);
+                    let scale = furthest / -8.0;
+                    out.extend(f16::from_f32(scale).to_le_bytes());
+                    out.extend(nibbles(block, |value| value * inverse(scale) + 8.5));
+                }
+                TensorType::Q4_1 => {
+                    let minimum = block.iter().copied().fold(f32::INFINITY, f32::min);
+                    let maximum = block.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    let scale = (maximum - minimum) / 15.0;
+                    out.extend(f16::from_f32(scale).to_le_bytes());
+                    out.extend(f16::from_f32(minimum).to_le_bytes());
+                    out.extend(nibbles(block, |value| (value - minimum) * inverse(scale) + 0.5));
+                }
+                TensorType::Q8_0 => {
+                    let scale = furthest_from_zero(block).abs() / 127.0;
+                    out.extend(f16::from_f32(scale).to_le_bytes());
+                    out.extend(block.iter().map(|value| (value * inverse(scale)).round() as i8 as u8));
+                }
+            }
+        }
+        out
+    }
+}
+
+fn furthest_from_zero(values: &[f32]) -> f32 {
+    values
+        .iter()
+        .copied()
+        .fold(0.0, |furthest: f32, value| if value.abs() > furthest.abs() { value } else { furthest })
+}
+
+/// 1 / scale, or 0 for a block of zeros.
+fn inverse(scale: f32) -> f32 {
+    if scale == 0.0 { 0.0 } else { 1.0 / scale }
+}
+
+/// Two values a byte: value i in the low half of byte i, value i + 16 in the high half. Values are cut off
+/// at 0 and 15 and towards zero, so `code` adds what rounding needs.
+fn nibbles(block: &[f32], code: impl Fn(f32) -> f32) -> impl Iterator<Item = u8> {
+    let code = move |value: &f32| (code(*value) as u8).min(15);
+    let (low, high) = block.split_at(block.len() / 2);
+    low.iter().zip(high).map(move |(low, high)| code(low) | code(high) << 4)
 }
 
 fn half_at(block: &[u8], offset: usize) -> f32 {
     f16::from_le_bytes([block[offset], block[offset + 1]]).to_f32()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Half of the largest gap between two neighbouring codes, for values in −1..=1, with room for the f16
+    /// rounding of the scale.
+    fn tolerance(format: TensorType) -> f32 {
+        match format {
+            TensorType::F32 => 0.0,
+            TensorType::F16 => 0.000_5,
+            TensorType::Bf16 => 0.004,
+            // The positive end is cut off at 7 · scale, so up to a whole step is lost there.
+            TensorType::Q4_0 => 1.0 / 8.0 + 0.002,
+            TensorType::Q4_1 => 1.0 / 15.0 + 0.002,
+            TensorType::Q8_0 => 0.5 / 127.0 + 0.000_5,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn quantised_values_come_back_within_half_a_step(values in prop::collection::vec(-1f32..=1.0, 64)) {
+            for format in TensorType::ALL {
+                let bytes = format.quantize(&values);
+                prop_assert_eq!(bytes.len(), format.row_bytes(64).unwrap());
+                let mut back = vec![f32::NAN; 64];
+                format.dequantize(&bytes, &mut back);
+                for (value, back) in values.iter().zip(&back) {
+                    prop_assert!((value - back).abs() <= tolerance(format), "{}: {value} {back}", format.name());
+                }
+            }
+        }
+    }
+
+    /// A row whose values need no rounding, so every implementation must give these bytes.
+    #[test]
+    fn blocks_have_the_documented_layout() {
+        let half = |value: f32| f16::from_f32(value).to_le_bytes();
+        let ramp: Vec<f32> = (0..32).map(|index| (index % 16) as f32 - 8.0).collect();
+        let nibbles: Vec<u8> = (0..16).map(|index| index | index << 4).collect();
+        assert_eq!(TensorType::Q4_0.quantize(&ramp), [&half(1.0)[..], &nibbles].concat());
+        assert_eq!(TensorType::Q4_1.quantize(&ramp), [&half(1.0)[..], &half(-8.0), &nibbles].concat());
+
+        let mut wide: Vec<f32> = (0..32).map(|index| index as f32).collect();
+        wide[31] = -127.0;
+        let codes: Vec<u8> = wide.iter().map(|value| *value as i8 as u8).collect();
+        assert_eq!(TensorType::Q8_0.quantize(&wide), [&half(1.0)[..], &codes].concat());
+    }
+
+    #[test]
+    fn blocks_of_zeros_stay_zeros() {
+        for format in TensorType::ALL {
+            let mut back = [f32::NAN; 32];
+            format.dequantize(&format.quantize(&[0.0; 32]), &mut back);
+            assert_eq!(back, [0.0; 32], "{}", format.name());
+        }
+    }
+
+    #[test]
+    fn rows_of_partial_blocks_have_no_size() {
+        assert_eq!(TensorType::Q8_0.row_bytes(33), None);
+        assert_eq!(TensorType::Q8_0.row_bytes(64), Some(68));
+        assert_eq!(TensorType::F32.row_bytes(usize::MAX), None);
+    }
 }

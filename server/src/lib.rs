@@ -3,6 +3,15 @@
 //! It is the only crate that knows HTTP, JSON and the environment, and the only one that starts the
 //! OpenTelemetry SDK.
 
+pub mod api;
 pub mod bench;
+pub mod cli;
+pub mod client;
 pub mod demo;
+pub mod frontend;
+mod local;
+pub mod logging;
+pub mod serve;
 pub mod store;
+#[cfg(test)]
+mod testing;

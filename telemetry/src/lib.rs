@@ -10,19 +10,39 @@
 pub mod observation;
 
 #[cfg(feature = "sdk")]
+pub mod catalogue;
+#[cfg(feature = "sdk")]
+mod clock;
+#[cfg(feature = "sdk")]
 pub mod config;
 #[cfg(feature = "sdk")]
-mod http_span;
+mod dialect;
+#[cfg(feature = "sdk")]
+mod exemplar;
+#[cfg(feature = "sdk")]
+mod export;
+#[cfg(feature = "sdk")]
+mod exposition;
+#[cfg(all(test, feature = "sdk"))]
+mod fixtures;
+#[cfg(feature = "sdk")]
+mod instruments;
+#[cfg(feature = "sdk")]
+mod lifecycle;
 #[cfg(feature = "sdk")]
 mod pipeline;
 #[cfg(feature = "sdk")]
 mod request;
+#[cfg(feature = "sdk")]
+pub mod semconv;
+#[cfg(feature = "sdk")]
+mod trace;
 
 #[cfg(feature = "sdk")]
-pub use config::{DetailedTraces, TelemetryConfig, TelemetrySettings};
-#[cfg(feature = "sdk")]
-pub use http_span::{HttpRequestStarted, HttpSpan};
+pub use config::{ConfigError, DetailedTraces, TelemetryConfig, TelemetrySettings};
 #[cfg(feature = "sdk")]
 pub use pipeline::{MetricsText, ModelIdentity, ModelTelemetry, Telemetry};
 #[cfg(feature = "sdk")]
 pub use request::{Operation, RequestGuard, RequestOutcome, RequestParams, RequestProgress, RequestStarted};
+#[cfg(feature = "sdk")]
+pub use trace::{HttpRequestStarted, HttpSpan};

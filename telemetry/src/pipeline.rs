@@ -1,14 +1,35 @@
 //! The running telemetry: tracer, meter, exporters, scrape.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use opentelemetry_sdk::trace::SpanProcessor;
+use opentelemetry::InstrumentationScope;
+use opentelemetry::metrics::MeterProvider as _;
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::metrics::data::ResourceMetrics;
+use opentelemetry_sdk::metrics::reader::MetricReader;
+use opentelemetry_sdk::metrics::{
+    Instrument, InstrumentKind, ManualReader, PeriodicReader, Pipeline, SdkMeterProvider, Stream, Temporality,
+};
+use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider, SpanProcessor};
 
-use crate::config::TelemetryConfig;
-use crate::http_span::{HttpRequestStarted, HttpSpan};
+use crate::catalogue;
+use crate::clock::Anchor;
+use crate::config::{ConfigError, Push, Signal, TelemetryConfig};
+use crate::dialect::{self, Dialect};
+use crate::exemplar::ExemplarStore;
+use crate::export::{
+    Closing, Counts, Delivery, ExportRuntime, MetricsExporter, Processors, SpanExporter,
+};
+use crate::exposition::{self, Format};
+use crate::instruments::Instruments;
 use crate::observation::StepFinished;
 use crate::request::{RequestGuard, RequestStarted};
+use crate::trace::{HttpRequestStarted, HttpSpan, RequestSpan, Tracing};
+
+/// How long a batch of spans is kept for a collector that does not answer.
+const SPAN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Labels of a served model and facts that never change while it is served.
 #[derive(Clone, Debug)]
@@ -19,7 +40,8 @@ pub struct ModelIdentity {
     pub engine: u32,
     /// Longest sequence; bounds the token histograms' buckets.
     pub max_model_len: usize,
-    /// Labels of `vllm:cache_config_info`, in vLLM's names.
+    /// Labels of `vllm:cache_config_info`, in vLLM's names. A label of that family that is not here reads
+    /// `None`; a name that is not a label of it is left out.
     pub cache_config: Vec<(&'static str, String)>,
 }
 
@@ -35,67 +57,336 @@ pub struct MetricsText {
 /// Everything that runs. Cheap to clone.
 #[derive(Clone)]
 pub struct Telemetry {
-    _inner: Arc<()>,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    tracing: Tracing,
+    instruments: Instruments,
+    reader: SharedReader,
+    exemplars: Arc<ExemplarStore>,
+    tracer_provider: Option<SdkTracerProvider>,
+    meter_provider: SdkMeterProvider,
+    closing: Closing,
+    spans: Arc<Counts>,
+    data_points: Arc<Counts>,
+    traces_endpoint: Option<String>,
+    description: Vec<String>,
+    /// Dropped last: the exporters above run on it.
+    _runtime: Option<ExportRuntime>,
 }
 
 impl Telemetry {
-    /// Starts exporters and meters. Needs a tokio runtime that outlives it. Never waits for a collector.
+    /// Starts exporters and meters. Never waits for a collector; exporters bring their own small runtime.
+    ///
+    /// `span_processors` see the same spans as the exporter; with one of them spans are made even if no
+    /// endpoint is set.
     ///
     /// # Errors
-    /// An exporter that cannot be built from checked settings.
+    /// An exporter that cannot be built from checked settings, or detailed traces that nobody would see.
     pub fn start(
         config: TelemetryConfig,
         span_processors: Vec<Box<dyn SpanProcessor>>,
-    ) -> Result<Telemetry, crate::config::ConfigError> {
-        let _ = (config, span_processors);
-        Ok(Telemetry { _inner: Arc::new(()) })
+    ) -> Result<Telemetry, ConfigError> {
+        let traced = !config.disabled && (config.traces.is_some() || !span_processors.is_empty());
+        if config.detailed_traces_asked && !traced && !config.disabled {
+            return Err(ConfigError::new(
+                "--collect-detailed-traces",
+                "set without a traces endpoint",
+                "together with --otlp-traces-endpoint or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            ));
+        }
+        let runtime = match config.traces.is_some() || config.metrics.is_some() {
+            false => None,
+            true => Some(ExportRuntime::start().map_err(|error| {
+                ConfigError::new("the OTLP exporters' thread", error.to_string(), "a system that can start it")
+            })?),
+        };
+        let anchor = Anchor::now();
+        let exemplars = Arc::new(ExemplarStore::new(anchor));
+        let exporting = Exporting {
+            config: &config,
+            runtime: runtime.as_ref(),
+            closing: Closing::new(),
+            exemplars: Arc::clone(&exemplars),
+            spans: Arc::default(),
+            data_points: Arc::default(),
+        };
+        let reader = SharedReader(Arc::new(ManualReader::builder().build()));
+        let meter_provider = exporting.meter_provider(&reader)?;
+        let tracer_provider = match traced {
+            true => Some(exporting.tracer_provider(span_processors)?),
+            false => None,
+        };
+        let (closing, spans, data_points) = (exporting.closing, exporting.spans, exporting.data_points);
+        let scope = || {
+            InstrumentationScope::builder("limpid").with_version(env!("CARGO_PKG_VERSION")).build()
+        };
+        let instruments =
+            Instruments::new(meter_provider.meter_with_scope(scope()), Arc::clone(&exemplars), config.measure);
+        dialect::limpid::observe_exporters(&instruments, &spans, &data_points);
+        let tracing = Tracing {
+            tracer: tracer_provider.as_ref().map(|provider| provider.tracer_with_scope(scope())),
+            anchor,
+            measure: config.measure,
+            vllm_compatible_attributes: config.vllm_compatible_attributes,
+        };
+        let inner = Inner {
+            tracing,
+            instruments,
+            reader,
+            exemplars,
+            tracer_provider,
+            meter_provider,
+            closing,
+            spans,
+            data_points,
+            traces_endpoint: config.traces.as_ref().map(Push::shown_endpoint),
+            description: describe(&config),
+            _runtime: runtime,
+        };
+        Ok(Telemetry { inner: Arc::new(inner) })
     }
 
     /// One line per signal for the start-up log: protocol, endpoint, or why it is off.
     pub fn describe(&self) -> Vec<String> {
-        Vec::new()
+        self.inner.description.clone()
     }
 
     /// Instruments for one engine serving one model; every known series exists at 0 from here on.
     pub fn model(&self, identity: ModelIdentity) -> ModelTelemetry {
-        let _ = identity;
-        ModelTelemetry { _inner: Arc::new(()) }
+        let dialects = dialect::for_model(&self.inner.instruments, &identity);
+        let tracing = self.inner.tracing.clone();
+        ModelTelemetry { inner: Arc::new(ModelInner { dialects, tracing, model_name: identity.model_name }) }
     }
 
     /// Opens the SERVER span of an HTTP request.
     pub fn http_request(&self, started: HttpRequestStarted<'_>) -> Arc<HttpSpan> {
-        let _ = started;
-        unreachable!("stub")
+        Arc::new(HttpSpan::start(&self.inner.tracing, &started))
     }
 
     /// Renders all metrics from memory for a scraper that sent this `Accept` header.
     pub fn render_metrics(&self, accept: Option<&str>) -> MetricsText {
-        let _ = accept;
-        MetricsText { content_type: "text/plain; version=0.0.4; charset=utf-8", body: String::new() }
+        let format = Format::negotiate(accept);
+        let mut metrics = ResourceMetrics::default();
+        // After shutdown the reader has nothing; an empty answer is still well-formed.
+        let _ = self.inner.reader.collect(&mut metrics);
+        let body = exposition::render(&metrics, &self.inner.exemplars, format);
+        MetricsText { content_type: format.content_type(), body }
     }
 
     /// Flushes and ends all exporters within `timeout`, whatever the collector does. Says what was lost.
     pub async fn shutdown(&self, timeout: Duration) -> Vec<String> {
-        let _ = timeout;
-        Vec::new()
+        self.inner.closing.begin(timeout);
+        // Threads rather than blocking tasks: a runtime waits for those when it ends, and an exporter that
+        // hangs must not hold up anything. Both signals at once, so that one cannot use up the other's time.
+        let (done, ended) = tokio::sync::mpsc::unbounded_channel();
+        let started = Instant::now();
+        for signal in [Signal::Traces, Signal::Metrics] {
+            let inner = Arc::clone(&self.inner);
+            let done = done.clone();
+            let spawned = std::thread::Builder::new().name("limpid-otlp-end".to_owned()).spawn(move || {
+                match signal {
+                    Signal::Traces => {
+                        if let Some(provider) = &inner.tracer_provider {
+                            let _ = provider.shutdown_with_timeout(timeout);
+                        }
+                    }
+                    Signal::Metrics => {
+                        let _ = inner.meter_provider.shutdown_with_timeout(timeout);
+                    }
+                }
+                drop(inner);
+                let _ = done.send(());
+            });
+            if let Err(error) = spawned {
+                tracing::warn!("OTLP {}: not flushed, no thread: {error}", signal.as_str());
+            }
+        }
+        drop(done);
+        // What is under way ends at the deadline; a moment more lets it be counted.
+        let grace = Duration::from_millis(100);
+        let mut ended = ended;
+        let _ = tokio::time::timeout((timeout + grace).saturating_sub(started.elapsed()), async {
+            while ended.recv().await.is_some() {}
+        })
+        .await;
+        self.losses()
+    }
+
+    fn losses(&self) -> Vec<String> {
+        let counts = &self.inner.spans;
+        let lost = counts.failed() + counts.dropped() + counts.pending();
+        let mut losses = Vec::new();
+        if let (Some(endpoint), true) = (&self.inner.traces_endpoint, lost > 0) {
+            losses.push(format!(
+                "OTLP traces to {endpoint}: {lost} spans lost ({} given up, {} dropped from a full queue, \
+                 {} still undelivered at the end), {} delivered",
+                counts.failed(),
+                counts.dropped(),
+                counts.pending(),
+                counts.exported(),
+            ));
+        }
+        let failed = self.inner.data_points.failed();
+        if failed > 0 {
+            losses.push(format!(
+                "OTLP metrics: {failed} data points given up, {} delivered",
+                self.inner.data_points.exported()
+            ));
+        }
+        losses
+    }
+}
+
+/// What the providers are built from.
+struct Exporting<'a> {
+    config: &'a TelemetryConfig,
+    runtime: Option<&'a ExportRuntime>,
+    closing: Closing,
+    exemplars: Arc<ExemplarStore>,
+    spans: Arc<Counts>,
+    data_points: Arc<Counts>,
+}
+
+impl Exporting<'_> {
+    fn meter_provider(&self, reader: &SharedReader) -> Result<SdkMeterProvider, ConfigError> {
+        let mut builder = SdkMeterProvider::builder()
+            .with_resource(self.config.resource.clone())
+            .with_view(view)
+            .with_reader(reader.clone());
+        if let (Some(push), Some(runtime)) = (&self.config.metrics, self.runtime) {
+            let interval = self.config.metrics_interval;
+            let delivery = in_runtime(runtime, || {
+                Delivery::new(push, interval, &self.closing, &self.data_points)
+            })?;
+            let exporter = MetricsExporter::new(
+                runtime.clone(),
+                delivery,
+                self.config.temporality,
+                Arc::clone(&self.exemplars),
+            );
+            builder = builder.with_reader(PeriodicReader::builder(exporter).with_interval(interval).build());
+        }
+        Ok(builder.build())
+    }
+
+    fn tracer_provider(&self, others: Vec<Box<dyn SpanProcessor>>) -> Result<SdkTracerProvider, ConfigError> {
+        let mut export = None;
+        if let (Some(push), Some(runtime)) = (&self.config.traces, self.runtime) {
+            let queue = self.config.queue;
+            let delivery =
+                in_runtime(runtime, || Delivery::new(push, SPAN_PATIENCE, &self.closing, &self.spans))?;
+            let exporter = SpanExporter::new(runtime.clone(), delivery, &self.config.resource);
+            let batch = BatchSpanProcessor::builder(exporter)
+                .with_batch_config(
+                    BatchConfigBuilder::default()
+                        .with_max_queue_size(queue.max_queue_size)
+                        .with_max_export_batch_size(queue.max_export_batch_size)
+                        .with_scheduled_delay(queue.schedule_delay)
+                        .build(),
+                )
+                .build();
+            export = Some((batch, queue.max_queue_size, Arc::clone(&self.spans)));
+        }
+        Ok(SdkTracerProvider::builder()
+            .with_resource(self.config.resource.clone())
+            .with_sampler(self.config.sampler.clone())
+            .with_span_processor(Processors::new(export, others))
+            .build())
+    }
+}
+
+/// Builds a client where its tasks will run.
+fn in_runtime<T>(runtime: &ExportRuntime, build: impl FnOnce() -> T) -> T {
+    let _entered = runtime.handle().map(|handle| handle.enter());
+    build()
+}
+
+/// Gives a stream its final name and a small table; see [`catalogue::Row`].
+fn view(instrument: &Instrument) -> Option<Stream> {
+    let row = catalogue::row_of_instrument(instrument.name())?;
+    Stream::builder()
+        .with_name(row.wire_name())
+        .with_unit(row.wire_unit())
+        .with_cardinality_limit(row.cardinality_limit())
+        .build()
+        .ok()
+}
+
+fn describe(config: &TelemetryConfig) -> Vec<String> {
+    let line = |signal: Signal, push: &Option<Push>, flag: &str| match push {
+        Some(push) => format!(
+            "OTLP {}: {} to {} (from {}{})",
+            signal.as_str(),
+            push.protocol.as_str(),
+            push.shown_endpoint(),
+            push.setting,
+            if push.gzip { ", gzip" } else { "" },
+        ),
+        None if config.disabled => format!("OTLP {}: off (OTEL_SDK_DISABLED)", signal.as_str()),
+        None => format!("OTLP {}: off (no {flag}, no endpoint variable)", signal.as_str()),
+    };
+    vec![
+        line(Signal::Traces, &config.traces, "--otlp-traces-endpoint"),
+        line(Signal::Metrics, &config.metrics, "--otlp-metrics-endpoint"),
+    ]
+}
+
+/// One reader for whoever scrapes and for the provider, which wants to own it.
+#[derive(Clone, Debug)]
+struct SharedReader(Arc<ManualReader>);
+
+impl MetricReader for SharedReader {
+    fn register_pipeline(&self, pipeline: std::sync::Weak<Pipeline>) {
+        self.0.register_pipeline(pipeline);
+    }
+
+    fn collect(&self, metrics: &mut ResourceMetrics) -> OTelSdkResult {
+        self.0.collect(metrics)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.0.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.0.shutdown_with_timeout(timeout)
+    }
+
+    fn temporality(&self, kind: InstrumentKind) -> Temporality {
+        self.0.temporality(kind)
     }
 }
 
 /// Records for one engine and model. Cheap to clone.
 #[derive(Clone)]
 pub struct ModelTelemetry {
-    _inner: Arc<()>,
+    inner: Arc<ModelInner>,
+}
+
+struct ModelInner {
+    dialects: Vec<Box<dyn Dialect>>,
+    tracing: Tracing,
+    model_name: String,
 }
 
 impl ModelTelemetry {
     /// Takes one step's state in.
     pub fn step_finished(&self, step: &StepFinished) {
-        let _ = step;
+        for dialect in &self.inner.dialects {
+            dialect.step_finished(step);
+        }
     }
 
     /// Opens a request below its HTTP span.
     pub fn request(&self, parent: Option<Arc<HttpSpan>>, started: RequestStarted) -> RequestGuard {
-        let _ = (parent, started);
-        unreachable!("stub")
+        let inner = &self.inner;
+        let span = RequestSpan::start(&inner.tracing, parent.as_ref(), &inner.model_name, &started);
+        RequestGuard::new(self.clone(), span, parent, &started)
+    }
+
+    pub(crate) fn dialects(&self) -> &[Box<dyn Dialect>] {
+        &self.inner.dialects
     }
 }

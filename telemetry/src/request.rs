@@ -1,16 +1,33 @@
 //! One generation request: the guard that ends its span and counts it, whatever happens.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use crate::lifecycle::Lifecycle;
 use crate::observation::{FinishReason, RequestEvent, StepTimes};
+use crate::pipeline::ModelTelemetry;
+use crate::trace::{HttpSpan, RequestSpan};
 
 /// `gen_ai.operation.name`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// `/v1/chat/completions`.
     Chat,
     /// `/v1/completions`.
     TextCompletion,
+}
+
+impl Operation {
+    /// All values.
+    pub const ALL: [Operation; 2] = [Operation::Chat, Operation::TextCompletion];
+
+    /// The attribute value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Operation::Chat => "chat",
+            Operation::TextCompletion => "text_completion",
+        }
+    }
 }
 
 /// Parameters as the client gave them; what was not given is not recorded.
@@ -48,7 +65,8 @@ pub struct RequestStarted {
     pub params: RequestParams,
 }
 
-/// What one step brought the request.
+/// What one step brought the request. Without new tokens only the events and times are taken in, so the last
+/// output of an aborted request is reported the same way.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestProgress<'a> {
     /// The step's NEW_TOKENS stamp.
@@ -77,17 +95,58 @@ pub struct RequestOutcome {
 /// An open request. Dropping it without [`RequestGuard::finish`] ends it as aborted; there is no path on
 /// which a request disappears.
 pub struct RequestGuard {
-    _private: (),
+    model: ModelTelemetry,
+    lifecycle: Lifecycle,
+    /// `None` if nobody records it, or once it has ended.
+    span: Option<RequestSpan>,
+    ended: bool,
+    /// Dropped after the model span ended, so that the HTTP span ends last.
+    _parent: Option<Arc<HttpSpan>>,
 }
 
 impl RequestGuard {
+    pub(crate) fn new(
+        model: ModelTelemetry,
+        span: Option<RequestSpan>,
+        parent: Option<Arc<HttpSpan>>,
+        started: &RequestStarted,
+    ) -> RequestGuard {
+        let lifecycle = Lifecycle::new(started, span.is_some());
+        RequestGuard { model, lifecycle, span, ended: false, _parent: parent }
+    }
+
     /// Takes one step's news in.
     pub fn progress(&mut self, progress: RequestProgress<'_>) {
-        let _ = progress;
+        let link = self.span.as_ref().and_then(RequestSpan::link);
+        if let Some(tokens) = self.lifecycle.progress(&progress, link) {
+            for dialect in self.model.dialects() {
+                dialect.new_tokens(&tokens);
+            }
+        }
     }
 
     /// Ends the request.
-    pub fn finish(self, outcome: RequestOutcome) {
-        let _ = outcome;
+    pub fn finish(mut self, outcome: RequestOutcome) {
+        self.end(&outcome);
+    }
+
+    fn end(&mut self, outcome: &RequestOutcome) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let span = self.span.take();
+        let finished = self.lifecycle.finish(outcome, span.as_ref().and_then(RequestSpan::link));
+        for dialect in self.model.dialects() {
+            dialect.request_finished(&finished);
+        }
+        if let Some(span) = span {
+            span.end(outcome, &finished, &self.lifecycle);
+        }
+    }
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.end(&RequestOutcome { now: Instant::now(), reason: FinishReason::Abort, error_type: None });
     }
 }

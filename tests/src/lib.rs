@@ -14,4 +14,5 @@ pub mod gaps;
 pub mod otlp_metrics;
 pub mod otlp_receiver;
 pub mod server;
+pub mod simulation;
 pub mod spans;

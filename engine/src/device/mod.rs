@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::program::{BatchShape, Program, WeightId};
 
+pub mod batch_check;
 pub mod cpu;
 pub mod wgpu;
 

@@ -1,1 +1,254 @@
-//! `limpid bench`. Stub.
+//! `limpid bench`: how fast a model runs here.
+//!
+//! `prefill` and `decode` measure one request straight on a device; `serve` puts a load on a server over HTTP.
+//! Measuring, statistics and presentation are apart; only this file reads arguments and prints.
+
+mod device;
+mod report;
+mod serve;
+mod stats;
+
+use std::io::Write;
+
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use limpid_engine::device::find_adapter;
+use limpid_engine::model::Model;
+
+use crate::client::Client;
+use crate::local::{TargetArgs, file_name};
+use crate::serve::Server;
+use device::{Phase, Workload, measure};
+use report::{LoadReport, RateReport, Setting};
+use serve::{Lengths, Load, run_load};
+
+/// Arguments of `limpid bench`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    command: Option<BenchCommand>,
+    #[command(flatten)]
+    rates: RateArgs,
+}
+
+/// What to measure; prefill and decode without a subcommand.
+#[derive(Clone, Debug, clap::Subcommand)]
+enum BenchCommand {
+    /// Prompt tokens per second of one request
+    Prefill(RateArgs),
+    /// Generated tokens per second of one request
+    Decode(RateArgs),
+    /// Throughput and latencies of a server under load
+    Serve(ServeArgs),
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct RateArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Length of the prompt
+    #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    prompt_tokens: u32,
+    /// Tokens to generate
+    #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    output_tokens: u32,
+    /// Measured passes
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: u32,
+    /// Passes before the measured ones
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    warmup: u32,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct ServeArgs {
+    /// Running server to put the load on; without it, one is started in this process
+    #[arg(long, value_name = "http://HOST:PORT", conflicts_with_all = ["model", "device"])]
+    url: Option<String>,
+    /// Key that the running server wants
+    #[arg(long, value_name = "KEY", env = "LIMPID_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Clients, each with one request in flight
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    concurrency: u32,
+    /// Requests of all clients together
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    requests: u32,
+    /// Prompt lengths in tokens: N or LEAST-MOST
+    #[arg(long, value_name = "RANGE", default_value = "64-256")]
+    prompt_tokens: Lengths,
+    /// Output lengths in tokens: N or LEAST-MOST
+    #[arg(long, value_name = "RANGE", default_value = "32-128")]
+    output_tokens: Lengths,
+    /// Ask for whole answers instead of streams
+    #[arg(long)]
+    no_stream: bool,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct CommonArgs {
+    /// Draws the prompts
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// `limpid bench`.
+///
+/// # Errors
+/// The model or the device cannot be opened or fails, or the server cannot be reached.
+pub fn run(args: BenchArgs) -> anyhow::Result<()> {
+    match args.command {
+        None => rates(args.rates, &[Phase::Prefill, Phase::Decode]),
+        Some(BenchCommand::Prefill(rate_args)) => rates(rate_args, &[Phase::Prefill]),
+        Some(BenchCommand::Decode(rate_args)) => rates(rate_args, &[Phase::Decode]),
+        Some(BenchCommand::Serve(serve_args)) => load(serve_args),
+    }
+}
+
+fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
+    let workload = Workload {
+        prompt_tokens: args.prompt_tokens as usize,
+        output_tokens: args.output_tokens as usize,
+        warmup: args.warmup as usize,
+        repetitions: args.repetitions as usize,
+        seed: args.common.seed,
+    };
+    let path = args.target.model_path()?;
+    let model = Model::open(&path)?;
+    let length = workload.prompt_tokens + workload.output_tokens;
+    if length > model.context_length {
+        bail!(
+            "--prompt-tokens and --output-tokens are {length} together; the model allows {}",
+            model.context_length
+        );
+    }
+    let adapter = find_adapter(args.target.device, false)?;
+    let mut device = adapter.open(&model.program, &model, workload.limits())?;
+
+    let bar = progress_bar(phases.iter().map(|phase| workload.progress_steps(*phase)).sum());
+    let mut results = Vec::new();
+    for phase in phases {
+        bar.set_message(if *phase == Phase::Prefill { "prefill" } else { "decode" });
+        results.push(measure(device.as_mut(), model.program.vocabulary(), &workload, *phase, &bar)?);
+    }
+    bar.finish_and_clear();
+
+    let name = model.name.clone().unwrap_or_else(|| file_name(&path));
+    let bytes = model.program.weight_bytes();
+    let report = RateReport {
+        setting: Setting::new(name, model.architecture.clone(), bytes, device.info()),
+        prompt_tokens: workload.prompt_tokens,
+        repetitions: workload.repetitions,
+        warmup: workload.warmup,
+        seed: workload.seed,
+        results,
+    };
+    print(args.common.json, &report, RateReport::text)
+}
+
+fn load(args: ServeArgs) -> anyhow::Result<()> {
+    let load = Load {
+        concurrency: args.concurrency as usize,
+        requests: args.requests as usize,
+        prompt_tokens: args.prompt_tokens,
+        output_tokens: args.output_tokens,
+        seed: args.common.seed,
+        stream: !args.no_stream,
+    };
+    let bar = progress_bar(load.requests as u64);
+    bar.set_message("requests");
+    let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
+    let report = runtime.block_on(async {
+        let Some(url) = args.url else { return load_own_server(&args.target, load, &bar).await };
+        let result = run_load(&Client::new(&url, args.api_key)?, &load, &bar).await?;
+        Ok(LoadReport { url, load, result })
+    });
+    // An engine that hangs in a driver must not keep the process.
+    runtime.shutdown_background();
+    bar.finish_and_clear();
+    print(args.common.json, &report?, LoadReport::text)
+}
+
+async fn load_own_server(target: &TargetArgs, load: Load, bar: &ProgressBar) -> anyhow::Result<LoadReport> {
+    // Fetching a model blocks; nothing else runs here yet.
+    let options = target.serve_options(target.model_path()?, 0, Vec::new());
+    let server = Server::start(options, Vec::new()).await?;
+    let url = format!("http://{}", server.addr);
+    let result = run_load(&Client::new(&url, None)?, &load, bar).await;
+    server.shutdown().await;
+    Ok(LoadReport { url, load, result: result? })
+}
+
+/// A bar on stderr, which indicatif hides where that is no terminal.
+fn progress_bar(steps: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg:8} {wide_bar} {pos}/{len} {eta}");
+    ProgressBar::new(steps).with_style(style.expect("the template above is valid"))
+}
+
+fn print<R: serde::Serialize>(json: bool, report: &R, text: impl Fn(&R) -> String) -> anyhow::Result<()> {
+    let text = match json {
+        true => serde_json::to_string_pretty(report)? + "\n",
+        false => text(report),
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use limpid_engine::device::DeviceChoice;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn parse(words: &[&str]) -> Result<BenchArgs, clap::Error> {
+        Cli::try_parse_from(std::iter::once(&"bench").chain(words)).map(|cli| cli.bench)
+    }
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn options_stand_alone_or_after_a_subcommand() {
+        let bare = parse(&["--device", "cpu", "--prompt-tokens", "3"]).unwrap();
+        assert!(bare.command.is_none());
+        assert_eq!((bare.rates.target.device, bare.rates.prompt_tokens), (DeviceChoice::Cpu, 3));
+        let decode = parse(&["decode", "--device", "wgpu", "--seed", "4"]).unwrap();
+        let Some(BenchCommand::Decode(rates)) = decode.command else { panic!("{decode:?}") };
+        assert_eq!((rates.target.device, rates.common.seed), (DeviceChoice::Wgpu, 4));
+        assert!(parse(&["--device", "cpu", "decode"]).is_err());
+    }
+
+    #[test]
+    fn sizes_out_of_bounds_are_refused() {
+        for words in [
+            ["decode", "--repetitions", "0"],
+            ["decode", "--output-tokens", "0"],
+            ["prefill", "--prompt-tokens", "99999999"],
+            ["serve", "--concurrency", "0"],
+            ["serve", "--prompt-tokens", "9-3"],
+            ["serve", "--url=http://127.0.0.1:1", "--device=cpu"],
+            ["decode", "--device", "tpu"],
+        ] {
+            assert!(parse(&words).is_err(), "{words:?}");
+        }
+    }
+}

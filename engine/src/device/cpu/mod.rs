@@ -1,26 +1,64 @@
-//! The CPU device: the ops in Rust.
+//! The CPU device: the ops in Rust, on all cores.
+//!
+//! Weights stay quantised and are expanded in registers or in a tile of the first-level cache ([`packed`],
+//! [`matmul`]); activations are `f32` throughout, so results are those of the references up to the order of
+//! additions. All threads run the whole program together, with a barrier between stages of independent ops
+//! ([`plan`], [`step`], [`team`]). Kernels are compiled for several vector instruction sets and the best the
+//! CPU has is used ([`simd`]).
+//!
+//! Invariant: every sum has an order that depends on its own row alone, so a row's logits are the same to the
+//! bit whatever else is in the batch, and whatever the number of threads.
 
-use super::{Adapter, Device, DeviceError, DeviceInfo, DeviceLimits, WeightSource};
-use crate::program::Program;
+use std::time::Instant;
+
+use self::attention::{KvCache, TILE_ROWS, Tile};
+use self::packed::PackedWeight;
+use self::plan::Stage;
+use self::shared::SharedBuffer;
+use self::simd::SimdLevel;
+use self::step::{Scratch, Step};
+use self::team::Team;
+use super::batch_check::check_batch;
+use super::{Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, ExecuteTimes, WeightSource};
+use crate::program::{OpKind, Program, Rows, WeightId};
+
+mod attention;
+mod machine;
+mod matmul;
+mod packed;
+mod plan;
+mod rows;
+mod shared;
+mod simd;
+mod step;
+mod team;
+#[cfg(test)]
+mod tests;
 
 /// The CPU as an adapter.
 pub struct CpuAdapter {
     info: DeviceInfo,
+    level: SimdLevel,
+    threads: usize,
 }
 
 impl CpuAdapter {
     /// Never fails: there is always a CPU.
     #[allow(clippy::new_without_default)]
     pub fn new() -> CpuAdapter {
-        CpuAdapter {
-            info: DeviceInfo {
-                kind: "cpu",
-                name: String::new(),
-                device_type: "Cpu".to_owned(),
-                backend: "rust".to_owned(),
-                driver: String::new(),
-            },
-        }
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        CpuAdapter::at(SimdLevel::best(), threads)
+    }
+
+    fn at(level: SimdLevel, threads: usize) -> CpuAdapter {
+        let info = DeviceInfo {
+            kind: "cpu",
+            name: machine::cpu_name(),
+            device_type: "Cpu".to_owned(),
+            backend: "rust".to_owned(),
+            driver: level.name().to_owned(),
+        };
+        CpuAdapter { info, level, threads }
     }
 }
 
@@ -30,15 +68,204 @@ impl Adapter for CpuAdapter {
     }
 
     fn available_memory(&self) -> Option<u64> {
-        None
+        machine::available_memory()
     }
 
     fn open(
         self: Box<Self>,
-        _program: &Program,
-        _weights: &dyn WeightSource,
-        _limits: DeviceLimits,
+        program: &Program,
+        weights: &dyn WeightSource,
+        limits: DeviceLimits,
     ) -> Result<Box<dyn Device>, DeviceError> {
-        Err(DeviceError::Failed("stub".to_owned()))
+        Ok(Box::new(CpuDevice::open(*self, program, weights, limits)?))
+    }
+}
+
+/// A program with its weights and memory on the CPU.
+struct CpuDevice {
+    info: DeviceInfo,
+    limits: DeviceLimits,
+    team: Team,
+    /// One for each thread.
+    scratch: Vec<Scratch>,
+    /// The present batch's attention tiles; room for `max_tokens`.
+    tiles: Vec<Tile>,
+    memory: Memory,
+}
+
+/// What the threads of a step read, and the buffers they share.
+struct Memory {
+    program: Program,
+    level: SimdLevel,
+    stages: Vec<Stage>,
+    /// Weights of matrix products and embeddings.
+    matrices: Vec<Option<PackedWeight>>,
+    /// Weights of norms.
+    vectors: Vec<Option<Vec<f32>>>,
+    buffers: Vec<SharedBuffer>,
+    caches: Vec<KvCache>,
+    angles: Vec<RopeAngles>,
+    /// Partial results of attention when a few long contexts are spread over many threads.
+    partials: SharedBuffer,
+    block_size: usize,
+}
+
+/// The angles of the batch's positions for one kind of rotation.
+struct RopeAngles {
+    rotary: usize,
+    base: f32,
+    frequencies: Vec<f32>,
+    /// `[row][rotary]`: cosines, then sines.
+    table: SharedBuffer,
+}
+
+/// Values in [`Memory::partials`]: 4 MiB.
+const PARTIALS: usize = 1 << 20;
+
+/// The product of sizes, or an error that names what is too large.
+fn size(what: &str, factors: &[usize]) -> Result<usize, DeviceError> {
+    // A quarter of the address space, in values of four bytes, leaves room for rounding up.
+    let limit = isize::MAX as usize / 8;
+    let product = factors.iter().try_fold(1usize, |product, factor| product.checked_mul(*factor));
+    product.filter(|product| *product <= limit).ok_or_else(|| DeviceError::Limit {
+        what: what.to_owned(),
+        needed: u64::MAX,
+        allowed: limit as u64,
+        unit: "values",
+    })
+}
+
+impl CpuDevice {
+    fn open(
+        adapter: CpuAdapter,
+        program: &Program,
+        weights: &dyn WeightSource,
+        limits: DeviceLimits,
+    ) -> Result<CpuDevice, DeviceError> {
+        program.check();
+        let CpuAdapter { info, level, threads } = adapter;
+        let memory = Memory::new(program, weights, &limits, level, threads)?;
+        let max_rows = limits.max_tokens.max(limits.max_sequences);
+        let scratch = (0..threads).map(|_| Scratch::new(program, max_rows)).collect();
+        let tiles = Vec::with_capacity(limits.max_tokens);
+        Ok(CpuDevice { info, limits, team: Team::new(threads)?, scratch, tiles, memory })
+    }
+}
+
+impl Memory {
+    fn new(
+        program: &Program,
+        weights: &dyn WeightSource,
+        limits: &DeviceLimits,
+        level: SimdLevel,
+        threads: usize,
+    ) -> Result<Memory, DeviceError> {
+        let mut matrices: Vec<Option<PackedWeight>> = program.weights.iter().map(|_| None).collect();
+        let mut vectors: Vec<Option<Vec<f32>>> = vec![None; program.weights.len()];
+        let mut angles: Vec<RopeAngles> = Vec::new();
+        for op in &program.ops {
+            match op.kind {
+                OpKind::Embed { table: id, .. } | OpKind::MatMul { weight: id, .. } => {
+                    if matrices[id.0].is_none() {
+                        let weight = &program.weights[id.0];
+                        matrices[id.0] = Some(PackedWeight::new(weight, weights.weight(id), threads)?);
+                    }
+                }
+                OpKind::RmsNorm { weight: id, .. } => vectors[id.0] = Some(vector(program, weights, id)?),
+                OpKind::Rope { rotary, base, .. } => {
+                    if !angles.iter().any(|angles| angles.is_for(rotary, base)) {
+                        let len = size(&op.name, &[limits.max_tokens, rotary])?;
+                        angles.push(RopeAngles {
+                            rotary,
+                            base,
+                            frequencies: rows::rope_frequencies(rotary, base),
+                            table: SharedBuffer::new(&op.name, len)?,
+                        });
+                    }
+                }
+                _ => {}
+            }
+        }
+        let buffers = program.buffers.iter().map(|buffer| {
+            let rows = if buffer.rows == Rows::Tokens { limits.max_tokens } else { limits.max_sequences };
+            SharedBuffer::new(buffer.name, size(buffer.name, &[rows, buffer.width])?)
+        });
+        let slots = size("the KV pool", &[limits.num_blocks, limits.block_size, program.kv_width().max(1)])?
+            / program.kv_width().max(1);
+        let caches =
+            (0..program.num_layers).map(|_| KvCache::new(slots, program.num_kv_heads, program.head_size));
+        Ok(Memory {
+            level,
+            stages: plan::plan(program),
+            matrices,
+            vectors,
+            buffers: buffers.collect::<Result<_, _>>()?,
+            caches: caches.collect::<Result<_, _>>()?,
+            angles,
+            partials: SharedBuffer::new("attention partials", PARTIALS)?,
+            block_size: limits.block_size,
+            program: program.clone(),
+        })
+    }
+}
+
+impl RopeAngles {
+    fn is_for(&self, rotary: usize, base: f32) -> bool {
+        self.rotary == rotary && self.base.to_bits() == base.to_bits()
+    }
+}
+
+/// A norm's weight as `f32`.
+fn vector(program: &Program, weights: &dyn WeightSource, id: WeightId) -> Result<Vec<f32>, DeviceError> {
+    let (weight, stored) = (&program.weights[id.0], weights.weight(id));
+    if stored.len() != weight.bytes() {
+        let (found, expected) = (stored.len(), weight.bytes());
+        return Err(DeviceError::Failed(format!(
+            "weight {} has {found} bytes, {expected} expected",
+            weight.name
+        )));
+    }
+    let mut values = vec![0.0; weight.columns];
+    weight.format.dequantize(stored, &mut values);
+    Ok(values)
+}
+
+/// Cuts each sequence's rows into attention tiles.
+fn cut_tiles(batch: &Batch, tiles: &mut Vec<Tile>) {
+    tiles.clear();
+    for sequence in &batch.sequences {
+        let (first, end) = (sequence.first_row as usize, (sequence.first_row + sequence.num_rows) as usize);
+        for first_row in (first..end).step_by(TILE_ROWS) {
+            tiles.push(Tile {
+                first_row,
+                rows: TILE_ROWS.min(end - first_row),
+                first_position: batch.positions[first_row] as usize,
+                block_table_start: sequence.block_table_start as usize,
+            });
+        }
+    }
+}
+
+impl Device for CpuDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn execute(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError> {
+        logits.clear();
+        check_batch(batch, &self.memory.program, &self.limits)?;
+        let start = Instant::now();
+        cut_tiles(batch, &mut self.tiles);
+        self.memory.stages.iter_mut().for_each(Stage::reset);
+        let (memory, tiles) = (&self.memory, &self.tiles[..]);
+        self.team.run(&mut self.scratch, |barrier, index, scratch| {
+            Step { memory, batch, tiles, barrier, index }.run(scratch);
+        });
+        let forward = start.elapsed();
+        let program = &self.memory.program;
+        let len = batch.logits_rows.len() * program.vocabulary();
+        // SAFETY: the step is over, no thread writes.
+        logits.extend_from_slice(unsafe { self.memory.buffers[program.logits.0].read(0..len) });
+        Ok(ExecuteTimes { forward: Some(forward) })
     }
 }

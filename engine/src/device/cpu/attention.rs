@@ -1,0 +1,373 @@
+//! Attention over the paged cache, several query heads and rows at a time.
+//!
+//! The heads that share a KV head, of up to [`TILE_ROWS`] neighbouring rows of a sequence, are one tile: it
+//! reads each key and value once. The context is taken in chunks of [`CHUNK`] positions counted from its
+//! start; a chunk yields a [`Partials`] (maximum, sum and weighted values relative to that maximum), and
+//! partials are merged in the order of their chunks. Who computes a chunk, and beside what, is open: a long
+//! context of a lone sequence is spread over all threads.
+//!
+//! Keys lie in groups of [`GROUP`] slots, transposed: `[kv_head][group][value of the head][slot of the group]`,
+//! so that a dot product is a lane and needs no sum across lanes. Values lie as `[kv_head][slot][value]`.
+//!
+//! Invariant: a row's result depends on its position, its query and the cache alone: the order of every sum
+//! is given by positions, and what a row may not see is never added, not even as zero.
+
+use super::matmul::multiply;
+use super::rows::lane_sum;
+use super::shared::SharedBuffer;
+use super::simd::{Kernel, Lanes, Registers, exp};
+use crate::device::DeviceError;
+
+/// Slots of a key group.
+const GROUP: usize = 16;
+/// Positions of a chunk.
+pub(super) const CHUNK: usize = 256;
+/// Most rows of a tile.
+pub(super) const TILE_ROWS: usize = 8;
+
+/// Keys and values of one layer.
+pub(super) struct KvCache {
+    keys: SharedBuffer,
+    values: SharedBuffer,
+    /// Slots, rounded up to whole groups.
+    slots: usize,
+    head_size: usize,
+}
+
+impl KvCache {
+    pub(super) fn new(slots: usize, num_kv_heads: usize, head_size: usize) -> Result<KvCache, DeviceError> {
+        let slots = slots.next_multiple_of(GROUP);
+        let len = slots * num_kv_heads * head_size;
+        Ok(KvCache {
+            keys: SharedBuffer::new("the key cache", len)?,
+            values: SharedBuffer::new("the value cache", len)?,
+            slots,
+            head_size,
+        })
+    }
+
+    /// Stores a row of all heads' keys and one of values.
+    ///
+    /// # Safety
+    /// Nobody reads the cache meanwhile.
+    pub(super) unsafe fn store(&self, slot: usize, key: &[f32], value: &[f32]) {
+        let head_size = self.head_size;
+        for (head, (key, value)) in key.chunks_exact(head_size).zip(value.chunks_exact(head_size)).enumerate()
+        {
+            let keys = (head * self.slots + slot / GROUP * GROUP) * head_size + slot % GROUP;
+            let values = (head * self.slots + slot) * head_size;
+            for (i, (key, value)) in key.iter().zip(value).enumerate() {
+                // SAFETY: no slice over the cache exists, as the caller promises.
+                unsafe {
+                    self.keys.store(keys + i * GROUP, *key);
+                    self.values.store(values + i, *value);
+                }
+            }
+        }
+    }
+
+    /// One head's keys and values.
+    ///
+    /// # Safety
+    /// Nobody writes to the cache while the slices live.
+    pub(super) unsafe fn head(&self, head: usize) -> (&[f32], &[f32]) {
+        let len = self.slots * self.head_size;
+        let range = head * len..(head + 1) * len;
+        // SAFETY: as the caller promises.
+        unsafe { (self.keys.read(range.clone()), self.values.read(range)) }
+    }
+}
+
+/// Neighbouring rows of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tile {
+    pub(super) first_row: usize,
+    pub(super) rows: usize,
+    /// Position of the first row; the others follow it.
+    pub(super) first_position: usize,
+    /// Start of the sequence's run in the block tables.
+    pub(super) block_table_start: usize,
+}
+
+impl Tile {
+    /// Positions that the last row sees.
+    pub(super) fn context(&self) -> usize {
+        self.first_position + self.rows
+    }
+
+    pub(super) fn chunks(&self) -> usize {
+        self.context().div_ceil(CHUNK)
+    }
+
+    /// Positions of a chunk that a row of the tile sees.
+    #[inline(always)]
+    fn visible(&self, row: usize, chunk: usize) -> usize {
+        (self.first_position + row + 1).saturating_sub(chunk * CHUNK).min(CHUNK)
+    }
+}
+
+/// What a number of queries have of one chunk, or of all chunks so far.
+pub(super) struct Partials<'a> {
+    /// `[query][value of the head]`: Σ exp(score − maximum) · value.
+    sums: &'a mut [f32],
+    /// Largest score of each query.
+    maxima: &'a mut [f32],
+    /// Σ exp(score − maximum) of each query.
+    totals: &'a mut [f32],
+}
+
+impl Partials<'_> {
+    /// Values that partials of `queries` queries take.
+    pub(super) fn len(queries: usize, head_size: usize) -> usize {
+        queries * (head_size + 2)
+    }
+
+    /// Partials in the memory of `values`, as many as `len` says or more.
+    pub(super) fn over(values: &mut [f32], queries: usize, head_size: usize) -> Partials<'_> {
+        let (sums, rest) = values.split_at_mut(queries * head_size);
+        let (maxima, rest) = rest.split_at_mut(queries);
+        Partials { sums, maxima, totals: &mut rest[..queries] }
+    }
+
+    /// The attention of one query: its weighted values over its total.
+    pub(super) fn write(&self, query: usize, out: &mut [f32]) {
+        let (head_size, total) = (out.len(), self.totals[query]);
+        for (out, sum) in out.iter_mut().zip(&self.sums[query * head_size..]) {
+            *out = sum / total;
+        }
+    }
+}
+
+/// Adds a chunk's partials to those of the chunks before it.
+pub(super) struct Merge<'a> {
+    pub(super) tile: &'a Tile,
+    /// The chunk that `added` is of.
+    pub(super) chunk: usize,
+    pub(super) merged: Partials<'a>,
+    pub(super) added: Partials<'a>,
+}
+
+impl Kernel for Merge<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let queries = self.added.maxima.len();
+        let head_size = self.added.sums.len() / queries;
+        let group = queries / self.tile.rows;
+        for query in 0..queries {
+            if self.tile.visible(query / group, self.chunk) == 0 {
+                continue;
+            }
+            let (old, new) = (self.merged.maxima[query], self.added.maxima[query]);
+            let maximum = if old > new { old } else { new };
+            let (keep, add) = (exp::<L>(old - maximum), exp::<L>(new - maximum));
+            let range = query * head_size..(query + 1) * head_size;
+            let added = &self.added.sums[range.clone()];
+            for (sum, added) in self.merged.sums[range].iter_mut().zip(added) {
+                *sum = L::mul_add(*added, add, *sum * keep);
+            }
+            let total = &mut self.merged.totals[query];
+            *total = L::mul_add(self.added.totals[query], add, *total * keep);
+            self.merged.maxima[query] = maximum;
+        }
+    }
+}
+
+/// Computes the partials of one chunk for the queries of a tile.
+pub(super) struct AttendChunk<'a> {
+    pub(super) tile: &'a Tile,
+    pub(super) chunk: usize,
+    /// The sequence's blocks.
+    pub(super) block_table: &'a [u32],
+    pub(super) block_size: usize,
+    pub(super) scale: f32,
+    /// `[row of the tile][head of the group][value of the head]`.
+    pub(super) queries: &'a [f32],
+    /// The KV head's keys and values.
+    pub(super) keys: &'a [f32],
+    pub(super) values: &'a [f32],
+    /// [`CHUNK`] values for each query, to work in.
+    pub(super) scores: &'a mut [f32],
+    pub(super) out: Partials<'a>,
+}
+
+impl Kernel for AttendChunk<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(mut self) {
+        let rows = self.tile.rows;
+        self.each_segment(0, self.tile.visible(rows - 1, self.chunk), |this, segment| {
+            let mut query = 0;
+            let queries = this.out.maxima.len();
+            if L::REGISTERS == Registers::Rows8Columns32 {
+                while queries - query >= 8 {
+                    query = this.dot_products::<L, 8>(segment, query);
+                }
+            }
+            if L::REGISTERS != Registers::Rows4Columns8 {
+                while queries - query >= 4 {
+                    query = this.dot_products::<L, 4>(segment, query);
+                }
+                if queries - query == 3 {
+                    query = this.dot_products::<L, 3>(segment, query);
+                }
+            }
+            while queries - query >= 2 {
+                query = this.dot_products::<L, 2>(segment, query);
+            }
+            if queries > query {
+                this.dot_products::<L, 1>(segment, query);
+            }
+        });
+        let group = self.out.maxima.len() / rows;
+        for query in 0..self.out.maxima.len() {
+            let visible = self.tile.visible(query / group, self.chunk);
+            let scores = &mut self.scores[query * CHUNK..][..visible];
+            (self.out.maxima[query], self.out.totals[query]) = softmax::<L>(scores);
+        }
+        self.out.sums.fill(0.0);
+        let shared = self.tile.visible(0, self.chunk);
+        self.each_segment(0, shared, |this, segment| this.weigh_values::<L>(segment));
+        for row in 1..rows {
+            let visible = self.tile.visible(row, self.chunk);
+            self.each_segment(shared, visible, |this, segment| {
+                for query in row * group..(row + 1) * group {
+                    this.weigh_columns::<L, 1>(segment, query);
+                }
+            });
+        }
+    }
+}
+
+/// Neighbouring positions in neighbouring slots of one key group.
+#[derive(Clone, Copy)]
+struct Segment {
+    /// Counted from the chunk's start.
+    position: usize,
+    slot: usize,
+    len: usize,
+}
+
+impl AttendChunk<'_> {
+    /// Calls `visit` with the segments of positions `start..end` of the chunk, in order.
+    #[inline(always)]
+    fn each_segment(&mut self, start: usize, end: usize, visit: impl Fn(&mut Self, Segment)) {
+        let mut position = start;
+        while position < end {
+            let absolute = self.chunk * CHUNK + position;
+            let (block, offset) = (absolute / self.block_size, absolute % self.block_size);
+            let slot = self.block_table[block] as usize * self.block_size + offset;
+            let len = (GROUP - slot % GROUP).min(self.block_size - offset).min(end - position);
+            visit(self, Segment { position, slot, len });
+            position += len;
+        }
+    }
+
+    /// Scores of `QUERIES` queries for a segment. Returns the query after them.
+    #[inline(always)]
+    fn dot_products<L: Lanes, const QUERIES: usize>(&mut self, segment: Segment, query: usize) -> usize {
+        let head_size = self.queries.len() / self.out.maxima.len();
+        let keys = &self.keys[segment.slot / GROUP * GROUP * head_size..][..GROUP * head_size];
+        let keys = keys.as_chunks::<GROUP>().0;
+        let queries: [&[f32]; QUERIES] =
+            std::array::from_fn(|r| &self.queries[(query + r) * head_size..][..head_size]);
+        let mut products = [[0.0; GROUP]; QUERIES];
+        multiply::<L, QUERIES, GROUP>(queries, keys.len(), |i| &keys[i], &mut products);
+        for (r, products) in products.iter_mut().enumerate() {
+            products.iter_mut().for_each(|product| *product *= self.scale);
+            let scores = &mut self.scores[(query + r) * CHUNK + segment.position..];
+            match scores.first_chunk_mut() {
+                Some(scores) if segment.len == GROUP => *scores = *products,
+                _ => scores[..segment.len].copy_from_slice(&products[segment.slot % GROUP..][..segment.len]),
+            }
+        }
+        query + QUERIES
+    }
+
+    /// Adds a segment's values, weighted, to the sums of all queries.
+    #[inline(always)]
+    fn weigh_values<L: Lanes>(&mut self, segment: Segment) {
+        let queries = self.out.maxima.len();
+        let mut query = 0;
+        if L::REGISTERS == Registers::Rows8Columns32 {
+            while queries - query >= 8 {
+                query = self.weigh_columns::<L, 8>(segment, query);
+            }
+        }
+        if L::REGISTERS != Registers::Rows4Columns8 {
+            while queries - query >= 4 {
+                query = self.weigh_columns::<L, 4>(segment, query);
+            }
+            if queries - query == 3 {
+                query = self.weigh_columns::<L, 3>(segment, query);
+            }
+        }
+        while queries - query >= 2 {
+            query = self.weigh_columns::<L, 2>(segment, query);
+        }
+        if queries > query {
+            self.weigh_columns::<L, 1>(segment, query);
+        }
+    }
+
+    /// The same for `QUERIES` of them. Returns the query after them.
+    #[inline(always)]
+    fn weigh_columns<L: Lanes, const QUERIES: usize>(&mut self, segment: Segment, query: usize) -> usize {
+        let head_size = self.queries.len() / self.out.maxima.len();
+        let mut column = 0;
+        if L::REGISTERS == Registers::Rows8Columns32 {
+            while head_size - column >= 32 {
+                column = self.weigh_block::<L, QUERIES, 32>(segment, query, column);
+            }
+        }
+        while head_size - column >= 16 {
+            column = self.weigh_block::<L, QUERIES, 16>(segment, query, column);
+        }
+        while column < head_size {
+            column = self.weigh_block::<L, QUERIES, 1>(segment, query, column);
+        }
+        query + QUERIES
+    }
+
+    #[inline(always)]
+    fn weigh_block<L: Lanes, const QUERIES: usize, const COLUMNS: usize>(
+        &mut self,
+        segment: Segment,
+        query: usize,
+        column: usize,
+    ) -> usize {
+        let head_size = self.queries.len() / self.out.maxima.len();
+        let values = &self.values[segment.slot * head_size..][..segment.len * head_size];
+        let weights: [&[f32]; QUERIES] =
+            std::array::from_fn(|r| &self.scores[(query + r) * CHUNK + segment.position..][..segment.len]);
+        let at = |query: usize| query * head_size + column..query * head_size + column + COLUMNS;
+        let mut sums = [[0.0; COLUMNS]; QUERIES];
+        for (r, sums) in sums.iter_mut().enumerate() {
+            sums.copy_from_slice(&self.out.sums[at(query + r)]);
+        }
+        let value = |k: usize| -> &[f32; COLUMNS] {
+            values[k * head_size + column..].first_chunk().expect("the block lies inside the head")
+        };
+        multiply::<L, QUERIES, COLUMNS>(weights, segment.len, value, &mut sums);
+        for (r, sums) in sums.iter().enumerate() {
+            self.out.sums[at(query + r)].copy_from_slice(sums);
+        }
+        column + COLUMNS
+    }
+}
+
+/// Replaces scores by exp(score − maximum); returns the maximum and the sum.
+#[inline(always)]
+fn softmax<L: Lanes>(scores: &mut [f32]) -> (f32, f32) {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::MIN; GROUP];
+    let (chunks, rest) = scores.as_chunks::<GROUP>();
+    for chunk in chunks {
+        for (lane, score) in lanes.iter_mut().zip(chunk) {
+            *lane = larger(*lane, *score);
+        }
+    }
+    let maximum = lanes.iter().chain(rest).fold(f32::MIN, |a, b| larger(a, *b));
+    for score in scores.iter_mut() {
+        *score = exp::<L>(*score - maximum);
+    }
+    (maximum, lane_sum::<L>(scores, |sum, weight| sum + weight))
+}

@@ -1,0 +1,268 @@
+//! The matrix product, one panel of 32 output features at a time.
+//!
+//! Few input rows: each column of weights is expanded in registers and used at once. Many: a run of columns
+//! is expanded into a tile that stays in the first-level cache, and blocks of input rows pass over it. Either
+//! way no expanded weight outlives its panel.
+//!
+//! Invariant: every output is `fma(x[k], w[k], …)` over k from 0 upwards in one accumulator, in both ways and
+//! for any number of rows, so a row's result does not depend on how many others there are.
+
+use super::packed::{Bf16, F16, F32, Format, PANEL, PackedWeight, PanelColumn, Q4_0, Q4_1, Q8_0};
+use super::shared::SharedBuffer;
+use super::simd::{Kernel, Lanes, Registers, SimdLevel};
+use crate::tensor_type::TensorType;
+
+/// Up to this many input rows, weights are expanded in registers.
+const FEW_ROWS: usize = 4;
+/// Columns of a tile: 256 · 32 values are 32 KiB.
+const TILE_COLUMNS: usize = 256;
+
+/// One thread's memory for matrix products.
+pub(super) struct MatMulScratch {
+    tile: Vec<PanelColumn>,
+    /// Sums so far, a panel's width for every input row.
+    sums: Vec<PanelColumn>,
+}
+
+impl MatMulScratch {
+    /// For batches of up to `max_rows` rows.
+    pub(super) fn new(max_rows: usize) -> MatMulScratch {
+        MatMulScratch { tile: vec![[0.0; PANEL]; TILE_COLUMNS], sums: vec![[0.0; PANEL]; max_rows] }
+    }
+}
+
+/// Where the results of a matrix product go.
+#[derive(Clone, Copy)]
+pub(super) struct MatMulOut<'a> {
+    pub(super) buffer: &'a SharedBuffer,
+    /// Add to what is there.
+    pub(super) accumulate: bool,
+}
+
+/// Computes output features `panel · 32` and following for every row of `input`.
+///
+/// # Safety
+/// Nobody else reads or writes these columns of `out.buffer` meanwhile.
+pub(super) unsafe fn matmul_panel(
+    level: SimdLevel,
+    weight: &PackedWeight,
+    panel: usize,
+    input: &[f32],
+    out: MatMulOut<'_>,
+    scratch: &mut MatMulScratch,
+) {
+    let columns = weight.columns;
+    let rows = input.len() / columns;
+    let sums = &mut scratch.sums[..rows];
+    if rows <= FEW_ROWS {
+        level.run(FewRows { weight, panel, input, sums });
+    } else {
+        for column in (0..columns).step_by(TILE_COLUMNS) {
+            let tile = &mut scratch.tile[..TILE_COLUMNS.min(columns - column)];
+            level.run(ExpandTile { weight, panel, column, tile });
+            level.run(MultiplyTile { tile, input: &input[column..], stride: columns, column, sums });
+        }
+    }
+    let start = panel * PANEL;
+    let width = PANEL.min(weight.rows - start);
+    for (row, sums) in sums.iter().enumerate() {
+        let start = row * weight.rows + start;
+        // SAFETY: these columns are the caller's alone.
+        let out_row = unsafe { out.buffer.write(start..start + width) };
+        if out.accumulate {
+            out_row.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
+        } else {
+            out_row.copy_from_slice(&sums[..width]);
+        }
+    }
+}
+
+/// Calls `$body` with `$format` as the type of the weight's format.
+macro_rules! with_format {
+    ($tensor_type:expr, $format:ident => $body:expr) => {
+        match $tensor_type {
+            TensorType::F32 => {
+                type $format = F32;
+                $body
+            }
+            TensorType::F16 => {
+                type $format = F16;
+                $body
+            }
+            TensorType::Bf16 => {
+                type $format = Bf16;
+                $body
+            }
+            TensorType::Q4_0 => {
+                type $format = Q4_0;
+                $body
+            }
+            TensorType::Q4_1 => {
+                type $format = Q4_1;
+                $body
+            }
+            TensorType::Q8_0 => {
+                type $format = Q8_0;
+                $body
+            }
+        }
+    };
+}
+
+struct FewRows<'a> {
+    weight: &'a PackedWeight,
+    panel: usize,
+    input: &'a [f32],
+    sums: &'a mut [PanelColumn],
+}
+
+impl Kernel for FewRows<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        with_format!(self.weight.format, T => match self.sums.len() {
+            1 => self.multiply::<L, T, 1>(),
+            2 => self.multiply::<L, T, 2>(),
+            3 => self.multiply::<L, T, 3>(),
+            4 => self.multiply::<L, T, 4>(),
+            _ => {}
+        });
+    }
+}
+
+impl FewRows<'_> {
+    #[inline(always)]
+    fn multiply<L: Lanes, T: Format, const ROWS: usize>(self) {
+        let columns = self.weight.columns;
+        let mut rows: [_; ROWS] =
+            std::array::from_fn(|r| self.input[r * columns..][..columns].chunks_exact(T::COLUMNS));
+        let mut sums = [[0.0; PANEL]; ROWS];
+        for block in self.weight.blocks(self.panel, 0).chunks_exact(T::BYTES) {
+            let inputs: [&[f32]; ROWS] =
+                std::array::from_fn(|r| rows[r].next().expect("as many blocks as the row has"));
+            T::expand::<L>(block, |k, weights| {
+                for (sums, input) in sums.iter_mut().zip(&inputs) {
+                    let input = input[k];
+                    for (sum, weight) in sums.iter_mut().zip(&weights) {
+                        *sum = L::mul_add(input, *weight, *sum);
+                    }
+                }
+            });
+        }
+        self.sums.copy_from_slice(&sums);
+    }
+}
+
+struct ExpandTile<'a> {
+    weight: &'a PackedWeight,
+    panel: usize,
+    /// First column; a multiple of the tile's length.
+    column: usize,
+    tile: &'a mut [PanelColumn],
+}
+
+impl Kernel for ExpandTile<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let blocks = self.weight.blocks(self.panel, self.column);
+        with_format!(self.weight.format, T => {
+            for (block, tile) in blocks.chunks_exact(T::BYTES).zip(self.tile.chunks_exact_mut(T::COLUMNS)) {
+                T::expand::<L>(block, |k, weights| tile[k] = weights);
+            }
+        });
+    }
+}
+
+struct MultiplyTile<'a> {
+    tile: &'a [PanelColumn],
+    /// The input from the tile's first column on.
+    input: &'a [f32],
+    /// Length of an input row.
+    stride: usize,
+    /// The tile's first column; sums begin at zero with the first tile.
+    column: usize,
+    sums: &'a mut [PanelColumn],
+}
+
+impl Kernel for MultiplyTile<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(mut self) {
+        if self.column == 0 {
+            self.sums.fill([0.0; PANEL]);
+        }
+        let rows = self.sums.len();
+        let mut row = match L::REGISTERS {
+            Registers::Rows8Columns32 => self.blocks::<L, 8, 32>(0),
+            #[cfg(target_arch = "x86_64")]
+            Registers::Rows6Columns16 => self.blocks::<L, 6, 16>(0),
+            Registers::Rows4Columns8 => self.blocks::<L, 4, 8>(0),
+        };
+        if rows - row >= 4 {
+            row = match L::REGISTERS {
+                Registers::Rows8Columns32 => self.blocks::<L, 4, 32>(row),
+                #[cfg(target_arch = "x86_64")]
+                Registers::Rows6Columns16 => self.blocks::<L, 4, 16>(row),
+                Registers::Rows4Columns8 => row,
+            };
+        }
+        if rows - row >= 2 {
+            row = self.blocks::<L, 2, 16>(row);
+        }
+        if rows > row {
+            self.blocks::<L, 1, 32>(row);
+        }
+    }
+}
+
+impl MultiplyTile<'_> {
+    /// Multiplies whole blocks of `ROWS` rows from `row` on; returns the first row that is left.
+    #[inline(always)]
+    fn blocks<L: Lanes, const ROWS: usize, const COLUMNS: usize>(&mut self, mut row: usize) -> usize {
+        while self.sums.len() - row >= ROWS {
+            let inputs: [&[f32]; ROWS] =
+                std::array::from_fn(|r| &self.input[(row + r) * self.stride..][..self.tile.len()]);
+            for start in (0..PANEL).step_by(COLUMNS) {
+                let mut sums: [[f32; COLUMNS]; ROWS] =
+                    std::array::from_fn(|r| *part(&self.sums[row + r], start));
+                multiply::<L, ROWS, COLUMNS>(
+                    inputs,
+                    self.tile.len(),
+                    |k| part(&self.tile[k], start),
+                    &mut sums,
+                );
+                for (r, sums) in sums.iter().enumerate() {
+                    self.sums[row + r][start..start + COLUMNS].copy_from_slice(sums);
+                }
+            }
+            row += ROWS;
+        }
+        row
+    }
+}
+
+#[inline(always)]
+fn part<const N: usize>(column: &PanelColumn, start: usize) -> &[f32; N] {
+    column[start..].first_chunk().expect("a panel is a multiple of the block")
+}
+
+/// `sums[r][n] += Σ_k inputs[r][k] · weights(k)[n]` over k in `0..count`, in rising order. Every input has
+/// `count` values. The sums stay in registers if the level has enough of them.
+#[inline(always)]
+pub(super) fn multiply<'a, L: Lanes, const ROWS: usize, const COLUMNS: usize>(
+    inputs: [&[f32]; ROWS],
+    count: usize,
+    weights: impl Fn(usize) -> &'a [f32; COLUMNS],
+    sums: &mut [[f32; COLUMNS]; ROWS],
+) {
+    let inputs = inputs.map(|input| &input[..count]);
+    let mut registers = *sums;
+    for k in 0..count {
+        let weights = weights(k);
+        for (sums, input) in registers.iter_mut().zip(&inputs) {
+            let input = input[k];
+            for (sum, weight) in sums.iter_mut().zip(weights) {
+                *sum = L::mul_add(input, *weight, *sum);
+            }
+        }
+    }
+    *sums = registers;
+}

@@ -1,0 +1,370 @@
+//! One thread's part of a step: its share of every stage, in order, with a barrier after each.
+//!
+//! Invariant: between two barriers a thread writes only the rows, panels or tiles that are its own: rows by
+//! its number in the team, the rest by taking units from the stage's counters.
+
+use std::ops::Range;
+
+use super::attention::{AttendChunk, CHUNK, Merge, Partials, TILE_ROWS, Tile};
+use super::matmul::{MatMulOut, MatMulScratch, matmul_panel};
+use super::packed::PackedWeight;
+use super::plan::{Stage, Work};
+use super::rows::{RmsNorm, Rope, SiluMul, embed, rope_angles};
+use super::team::Barrier;
+use super::{Memory, PARTIALS};
+use crate::device::Batch;
+use crate::program::{BufferId, OpKind, Program, Rows, WeightId};
+
+/// One thread's memory.
+pub(super) struct Scratch {
+    matmul: MatMulScratch,
+    queries: Vec<f32>,
+    scores: Vec<f32>,
+    /// Partials of the chunks merged so far, and of one chunk.
+    merged: Vec<f32>,
+    partials: Vec<f32>,
+}
+
+impl Scratch {
+    /// For batches of up to `max_rows` rows.
+    pub(super) fn new(program: &Program, max_rows: usize) -> Scratch {
+        let group = program.ops.iter().filter_map(|op| match op.kind {
+            OpKind::Attention { num_heads, .. } => Some(num_heads / program.num_kv_heads),
+            _ => None,
+        });
+        let queries = TILE_ROWS * group.max().unwrap_or(0);
+        let partials = Partials::len(queries, program.head_size);
+        Scratch {
+            matmul: MatMulScratch::new(max_rows),
+            queries: vec![0.0; queries * program.head_size],
+            scores: vec![0.0; queries * CHUNK],
+            merged: vec![0.0; partials],
+            partials: vec![0.0; partials],
+        }
+    }
+}
+
+/// A step as one thread sees it.
+pub(super) struct Step<'a> {
+    pub(super) memory: &'a Memory,
+    pub(super) batch: &'a Batch,
+    pub(super) tiles: &'a [Tile],
+    pub(super) barrier: &'a Barrier,
+    /// The thread's number in the team.
+    pub(super) index: usize,
+}
+
+impl Step<'_> {
+    /// Runs the thread's part of the whole program.
+    pub(super) fn run(&self, scratch: &mut Scratch) {
+        let rows = self.own_rows(Rows::Tokens);
+        for angles in &self.memory.angles {
+            let range = rows.start * angles.rotary..rows.end * angles.rotary;
+            // SAFETY: these rows are this thread's in every stage until a barrier has passed.
+            let table = unsafe { angles.table.write(range) };
+            rope_angles(&self.batch.positions[rows.clone()], &angles.frequencies, table);
+        }
+        for stage in &self.memory.stages {
+            match &stage.work {
+                Work::MatMuls(ops) => self.matmuls(stage, ops, &mut scratch.matmul),
+                Work::ByRow(rows, ops) => {
+                    let rows = self.own_rows(*rows);
+                    if !rows.is_empty() {
+                        ops.iter().for_each(|op| self.by_row(*op, rows.clone()));
+                    }
+                }
+                Work::Attention(op) => self.attention(stage, *op, scratch),
+            }
+            self.barrier.wait();
+        }
+    }
+
+    fn rows(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::Tokens => self.batch.tokens.len(),
+            Rows::Logits => self.batch.logits_rows.len(),
+        }
+    }
+
+    /// The rows that are this thread's, of those that ops treat one by one.
+    fn own_rows(&self, rows: Rows) -> Range<usize> {
+        let (rows, threads) = (self.rows(rows), self.barrier.threads());
+        rows * self.index / threads..rows * (self.index + 1) / threads
+    }
+
+    fn width(&self, buffer: BufferId) -> usize {
+        self.memory.program.buffers[buffer.0].width
+    }
+
+    fn matrix(&self, id: WeightId) -> &PackedWeight {
+        self.memory.matrices[id.0].as_ref().expect("opening packs the matrix of every op")
+    }
+
+    /// # Safety
+    /// Nobody writes these rows meanwhile.
+    unsafe fn read(&self, buffer: BufferId, rows: Range<usize>) -> &[f32] {
+        let width = self.width(buffer);
+        // SAFETY: as the caller promises.
+        unsafe { self.memory.buffers[buffer.0].read(rows.start * width..rows.end * width) }
+    }
+
+    /// # Safety
+    /// Nobody else reads or writes these rows meanwhile.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn write(&self, buffer: BufferId, rows: Range<usize>) -> &mut [f32] {
+        let width = self.width(buffer);
+        // SAFETY: as the caller promises.
+        unsafe { self.memory.buffers[buffer.0].write(rows.start * width..rows.end * width) }
+    }
+
+    /// Takes panels of the stage's products until none is left.
+    fn matmuls(&self, stage: &Stage, ops: &[usize], scratch: &mut MatMulScratch) {
+        let products = || {
+            ops.iter().filter_map(|op| match self.memory.program.ops[*op].kind {
+                OpKind::MatMul { input, weight, out, accumulate } => Some((input, weight, out, accumulate)),
+                _ => None,
+            })
+        };
+        let panels: usize = products().map(|(_, weight, ..)| self.matrix(weight).panels()).sum();
+        // Small shares even out what disturbs one thread; a share still spans several pages of weights.
+        let share = (panels / (8 * self.barrier.threads())).max(1);
+        loop {
+            let first = stage.take(0, share);
+            if first >= panels {
+                return;
+            }
+            let (mut start, share) = (0, first..(first + share).min(panels));
+            for (input, weight, out, accumulate) in products() {
+                let weight = self.matrix(weight);
+                let end = start + weight.panels();
+                let rows = self.rows(self.memory.program.buffers[input.0].rows);
+                // SAFETY: no op of the stage writes the input of another.
+                let input = unsafe { self.read(input, 0..rows) };
+                let out = MatMulOut { buffer: &self.memory.buffers[out.0], accumulate };
+                for panel in share.start.max(start)..share.end.min(end) {
+                    // SAFETY: each panel is taken once, and no op of the stage has the output of another.
+                    unsafe { matmul_panel(self.memory.level, weight, panel - start, input, out, scratch) };
+                }
+                start = end;
+            }
+        }
+    }
+
+    /// Runs one op on the thread's rows.
+    fn by_row(&self, op: usize, rows: Range<usize>) {
+        let memory = self.memory;
+        // SAFETY, for every read and write below: ops of a stage touch only the thread's own rows of their
+        // buffers, except for `GatherRows`, whose input no op of its stage writes. A buffer that an op both
+        // reads and writes is borrowed once, as the output.
+        match memory.program.ops[op].kind {
+            OpKind::Embed { table, out } => {
+                // SAFETY: the thread's rows.
+                let out = unsafe { self.write(out, rows.clone()) };
+                embed(&self.batch.tokens[rows], self.matrix(table), out);
+            }
+            OpKind::RmsNorm { input, weight, out, epsilon } => {
+                // SAFETY: the thread's rows, of another buffer than the output's.
+                let source = (input != out).then(|| unsafe { self.read(input, rows.clone()) });
+                let weight = memory.vectors[weight.0].as_ref().expect("opening reads every norm's weight");
+                // SAFETY: the thread's rows.
+                let out = unsafe { self.write(out, rows) };
+                memory.level.run(RmsNorm { input: source, weight, epsilon, out });
+            }
+            OpKind::Rope { buffer, num_heads, head_size, rotary, base, style } => {
+                let angles = memory.angles.iter().find(|angles| angles.is_for(rotary, base));
+                let table = &angles.expect("opening makes a table for every rotation").table;
+                // SAFETY: written by this thread before the first stage, or by others before a barrier.
+                let angles = unsafe { table.read(rows.start * rotary..rows.end * rotary) };
+                // SAFETY: the thread's rows.
+                let values = unsafe { self.write(buffer, rows) };
+                let row_width = num_heads * head_size;
+                memory.level.run(Rope { values, angles, row_width, head_size, rotary, style });
+            }
+            OpKind::StoreKv { key, value, layer } => {
+                let width = memory.program.kv_width();
+                // SAFETY: the thread's rows.
+                let (keys, values) =
+                    unsafe { (self.read(key, rows.clone()), self.read(value, rows.clone())) };
+                let pairs = keys.chunks_exact(width).zip(values.chunks_exact(width));
+                for (slot, (key, value)) in self.batch.slots[rows].iter().zip(pairs) {
+                    // SAFETY: only attention reads the cache, in stages of its own.
+                    unsafe { memory.caches[layer].store(*slot as usize, key, value) };
+                }
+            }
+            OpKind::SiluMul { gate, up, out } => {
+                // SAFETY: the thread's rows, of other buffers than the output's.
+                let [gate, up] =
+                    [gate, up].map(|id| (id != out).then(|| unsafe { self.read(id, rows.clone()) }));
+                // SAFETY: the thread's rows.
+                let out = unsafe { self.write(out, rows) };
+                memory.level.run(SiluMul { gate, up, out });
+            }
+            OpKind::GatherRows { input, out } => {
+                // SAFETY: the thread's rows.
+                let out_rows = unsafe { self.write(out, rows.clone()) };
+                let out_rows = out_rows.chunks_exact_mut(self.width(out));
+                for (row, out) in self.batch.logits_rows[rows].iter().zip(out_rows) {
+                    // SAFETY: no op of the stage writes the input, whose rows are of another kind.
+                    out.copy_from_slice(unsafe { self.read(input, *row as usize..*row as usize + 1) });
+                }
+            }
+            OpKind::MatMul { .. } | OpKind::Attention { .. } => unreachable!("planned in other stages"),
+        }
+    }
+
+    /// Takes tiles until none is left; if there are few, chunks of tiles, which are merged after a barrier.
+    fn attention(&self, stage: &Stage, op: usize, scratch: &mut Scratch) {
+        let memory = self.memory;
+        let heads = memory.program.num_kv_heads;
+        let OpKind::Attention { query, out, layer, num_heads, scale } = memory.program.ops[op].kind else {
+            unreachable!("planned as attention")
+        };
+        let op = AttentionOp { query, out, layer, scale, group: num_heads / heads };
+        let units = self.tiles.len() * heads;
+        let chunks: usize = self.tiles.iter().map(|tile| tile.chunks() * heads).sum();
+        let rows = self.tiles.iter().map(|tile| tile.rows).max().unwrap_or(0);
+        let stride = Partials::len(rows * op.group, memory.program.head_size);
+        let spread = units < 4 * self.barrier.threads() && chunks > units && chunks * stride <= PARTIALS;
+        if !spread {
+            self.each_unit(stage, 0, units, |unit| self.whole_tile(&op, unit, scratch));
+            return;
+        }
+        self.each_unit(stage, 0, chunks, |unit| {
+            let mut start = unit;
+            for tile in self.tiles {
+                let count = tile.chunks() * heads;
+                if start < count {
+                    let (head, chunk) = (start / tile.chunks(), start % tile.chunks());
+                    // SAFETY: each unit has partials of its own, read after the barrier.
+                    let out = unsafe { memory.partials.write(unit * stride..(unit + 1) * stride) };
+                    let (queries, scores) = (&mut scratch.queries, &mut scratch.scores);
+                    self.load_queries(&op, tile, head, queries);
+                    self.attend(&op, tile, head, chunk, queries, scores, out);
+                    return;
+                }
+                start -= count;
+            }
+        });
+        self.barrier.wait();
+        self.each_unit(stage, 1, units, |unit| {
+            let (tile, head) = (&self.tiles[unit / heads], unit % heads);
+            let before: usize = self.tiles[..unit / heads].iter().map(|tile| tile.chunks() * heads).sum();
+            let first = before + head * tile.chunks();
+            let at = |chunk: usize| (first + chunk) * stride..(first + chunk + 1) * stride;
+            // SAFETY: a tile's and head's partials are read and written by the thread that took the unit.
+            let merged = unsafe { memory.partials.write(at(0)) };
+            for chunk in 1..tile.chunks() {
+                // SAFETY: the same; another chunk than the first.
+                let added = unsafe { memory.partials.write(at(chunk)) };
+                self.merge(&op, tile, chunk, merged, added);
+            }
+            self.write_out(&op, tile, head, merged);
+        });
+    }
+
+    /// Takes the units of a pass one by one, the last and longest first.
+    fn each_unit(&self, stage: &Stage, pass: usize, units: usize, mut work: impl FnMut(usize)) {
+        loop {
+            let taken = stage.take(pass, 1);
+            if taken >= units {
+                return;
+            }
+            work(units - 1 - taken);
+        }
+    }
+
+    /// All chunks of a tile for one KV head.
+    fn whole_tile(&self, op: &AttentionOp, unit: usize, scratch: &mut Scratch) {
+        let heads = self.memory.program.num_kv_heads;
+        let (tile, head) = (&self.tiles[unit / heads], unit % heads);
+        let Scratch { queries, scores, merged, partials, .. } = scratch;
+        self.load_queries(op, tile, head, queries);
+        self.attend(op, tile, head, 0, queries, scores, merged);
+        for chunk in 1..tile.chunks() {
+            self.attend(op, tile, head, chunk, queries, scores, partials);
+            self.merge(op, tile, chunk, merged, partials);
+        }
+        self.write_out(op, tile, head, merged);
+    }
+
+    /// Copies the tile's queries of one KV head together: the output may take their place.
+    fn load_queries(&self, op: &AttentionOp, tile: &Tile, head: usize, queries: &mut [f32]) {
+        let width = op.group * self.memory.program.head_size;
+        for (row, queries) in queries.chunks_exact_mut(width).take(tile.rows).enumerate() {
+            let row = tile.first_row + row;
+            // SAFETY: a tile's queries are overwritten only by the thread that has loaded them all, or after
+            // a barrier.
+            let source = unsafe { self.head_range(op.query, row, head * width..(head + 1) * width) };
+            queries.copy_from_slice(source);
+        }
+    }
+
+    /// Part of one row of a buffer.
+    ///
+    /// # Safety
+    /// Nobody writes it meanwhile.
+    unsafe fn head_range(&self, buffer: BufferId, row: usize, columns: Range<usize>) -> &[f32] {
+        let start = row * self.width(buffer);
+        // SAFETY: as the caller promises.
+        unsafe { self.memory.buffers[buffer.0].read(start + columns.start..start + columns.end) }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn attend(
+        &self,
+        op: &AttentionOp,
+        tile: &Tile,
+        head: usize,
+        chunk: usize,
+        queries: &[f32],
+        scores: &mut [f32],
+        out: &mut [f32],
+    ) {
+        let head_size = self.memory.program.head_size;
+        let count = tile.rows * op.group;
+        // SAFETY: the cache is written in other stages only.
+        let (keys, values) = unsafe { self.memory.caches[op.layer].head(head) };
+        self.memory.level.run(AttendChunk {
+            tile,
+            chunk,
+            block_table: &self.batch.block_tables[tile.block_table_start..],
+            block_size: self.memory.block_size,
+            scale: op.scale,
+            queries: &queries[..count * head_size],
+            keys,
+            values,
+            scores,
+            out: Partials::over(out, count, head_size),
+        });
+    }
+
+    fn merge(&self, op: &AttentionOp, tile: &Tile, chunk: usize, merged: &mut [f32], added: &mut [f32]) {
+        let (count, head_size) = (tile.rows * op.group, self.memory.program.head_size);
+        let merged = Partials::over(merged, count, head_size);
+        let added = Partials::over(added, count, head_size);
+        self.memory.level.run(Merge { tile, chunk, merged, added });
+    }
+
+    fn write_out(&self, op: &AttentionOp, tile: &Tile, head: usize, merged: &mut [f32]) {
+        let head_size = self.memory.program.head_size;
+        let merged = Partials::over(merged, tile.rows * op.group, head_size);
+        for row in 0..tile.rows {
+            let start = (tile.first_row + row) * self.width(op.out) + head * op.group * head_size;
+            let range = start..start + op.group * head_size;
+            // SAFETY: a tile's rows of one KV head's queries belong to the thread that took the unit.
+            let out = unsafe { self.memory.buffers[op.out.0].write(range) };
+            for (index, out) in out.chunks_exact_mut(head_size).enumerate() {
+                merged.write(row * op.group + index, out);
+            }
+        }
+    }
+}
+
+/// The fields of [`OpKind::Attention`], with the number of query heads for each KV head.
+struct AttentionOp {
+    query: BufferId,
+    out: BufferId,
+    layer: usize,
+    scale: f32,
+    group: usize,
+}

@@ -1,0 +1,215 @@
+//! The inside of the engine thread: one step after the other.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Instant;
+
+use limpid_telemetry::observation::SchedulerStats;
+use rayon::prelude::*;
+
+use super::{Command, State, fill_batch};
+use crate::config::ResolvedConfig;
+use crate::device::{Batch, Device, DeviceError};
+use crate::request::{EngineRequest, FinishReason, RequestId, SampledToken, StepOutput, StepTimes};
+use crate::sampler::Sampler;
+use crate::scheduler::{ModelOutput, Outcome, Scheduler, StepPlan};
+
+/// Rows from which on sampling is worth spreading over threads.
+const PARALLEL_ROWS: usize = 4;
+
+/// What the thread owns, the callback apart.
+pub(super) struct Engine {
+    commands: Receiver<Command>,
+    state: Arc<State>,
+    device: Box<dyn Device>,
+    /// Why the device is of no more use.
+    lost: Option<Arc<str>>,
+    block_size: usize,
+    scheduler: Scheduler,
+    samplers: HashMap<RequestId, Box<Sampler>>,
+    reported: SchedulerStats,
+    batch: Batch,
+    logits: Vec<f32>,
+    sampling: Vec<(RequestId, Box<Sampler>)>,
+    results: Vec<Result<SampledToken, Arc<str>>>,
+}
+
+impl Engine {
+    pub(super) fn new(
+        config: &ResolvedConfig,
+        device: Box<dyn Device>,
+        commands: Receiver<Command>,
+        state: Arc<State>,
+    ) -> Engine {
+        Engine {
+            commands,
+            state,
+            device,
+            lost: None,
+            block_size: config.block_size,
+            scheduler: Scheduler::new(config),
+            samplers: HashMap::new(),
+            reported: SchedulerStats::default(),
+            batch: Batch::default(),
+            logits: Vec::new(),
+            sampling: Vec::new(),
+            results: Vec::new(),
+        }
+    }
+
+    /// Runs until told to end or until nobody is left to tell.
+    pub(super) fn run(&mut self, on_step: &mut dyn FnMut(StepOutput)) {
+        while self.take_commands() {
+            self.step(on_step);
+        }
+        // Whoever asked for the end may have overtaken others; they get an answer too.
+        while let Ok(command) = self.commands.try_recv() {
+            if let Command::Submit(request) = command {
+                self.submit(request);
+            }
+        }
+        self.scheduler.end_all(FinishReason::Abort, None);
+        self.step(on_step);
+    }
+
+    /// Takes in what has been asked for, and waits for it if there is nothing to do. `false`: end.
+    fn take_commands(&mut self) -> bool {
+        if self.scheduler.is_idle() {
+            match self.commands.recv() {
+                Ok(Command::Shutdown) | Err(_) => return false,
+                Ok(command) => self.take(command),
+            }
+        }
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Shutdown) | Err(TryRecvError::Disconnected) => return false,
+                Ok(command) => self.take(command),
+                Err(TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Submit(request) => self.submit(request),
+            Command::Abort(id) => {
+                if self.scheduler.abort(id) {
+                    self.samplers.remove(&id);
+                }
+            }
+            Command::Shutdown => unreachable!("handled where commands are received"),
+        }
+    }
+
+    fn submit(&mut self, request: EngineRequest) {
+        let id = request.id;
+        if let Some(error) = &self.lost {
+            self.scheduler.refuse(id, error.clone());
+            return;
+        }
+        let sampler = Sampler::new(request.params.clone(), &request.prompt, rand::random());
+        if self.scheduler.submit(request, Instant::now()) {
+            self.samplers.insert(id, Box::new(sampler));
+        }
+    }
+
+    /// Schedule, execute, apply; reports if there is anything new.
+    fn step(&mut self, on_step: &mut dyn FnMut(StepOutput)) {
+        let started = Instant::now();
+        let plan = self.scheduler.plan(started);
+        let mut times = StepTimes { scheduler: started.elapsed(), ..StepTimes::default() };
+        let worked = !plan.is_empty();
+        let failure = if worked { self.execute(&plan, &mut times).err() } else { None };
+        let (outcome, lost) = match failure {
+            None => (Outcome::Sampled(&mut self.results), None),
+            Some(Failure { error, lost }) => {
+                tracing::error!("a step of {} requests failed: {error}", plan.scheduled().len());
+                (Outcome::Failed(error.clone()), lost.then_some(error))
+            }
+        };
+        let output = self.scheduler.apply(plan, ModelOutput { outcome, times }, Instant::now());
+        if let Some(error) = lost {
+            self.state.healthy.store(false, Ordering::Release);
+            self.scheduler.end_all(FinishReason::Error, Some(error.clone()));
+            self.lost = Some(error);
+        }
+        if worked || !output.outputs.is_empty() || output.step.scheduler != self.reported {
+            for ended in output.outputs.iter().filter(|output| output.finish.is_some()) {
+                self.samplers.remove(&ended.id);
+            }
+            self.reported = output.step.scheduler;
+            on_step(output);
+        }
+    }
+
+    /// Computes the plan's batch and samples into `results`.
+    fn execute(&mut self, plan: &StepPlan, times: &mut StepTimes) -> Result<(), Failure> {
+        self.results.clear();
+        fill_batch(&self.scheduler, plan, self.block_size, &mut self.batch);
+        let handed_over = Instant::now();
+        let (device, batch, logits) = (&mut self.device, &self.batch, &mut self.logits);
+        // A device that panicked is in no known state, like one that was lost.
+        let executed = catch_unwind(AssertUnwindSafe(|| device.execute(batch, logits)));
+        let measured = match executed {
+            Ok(Ok(measured)) => measured,
+            Ok(Err(error)) => {
+                times.execute = handed_over.elapsed();
+                let lost = matches!(error, DeviceError::Lost(_));
+                return Err(Failure { error: error.to_string().into(), lost });
+            }
+            Err(panic) => {
+                times.execute = handed_over.elapsed();
+                let error = format!("the device was lost: it panicked: {}", panic_text(&*panic));
+                return Err(Failure { error: error.into(), lost: true });
+            }
+        };
+        let sampled = self.sample(plan);
+        times.forward = measured.forward;
+        times.execute = handed_over.elapsed();
+        sampled
+    }
+
+    fn sample(&mut self, plan: &StepPlan) -> Result<(), Failure> {
+        let rows = self.batch.logits_rows.len();
+        if rows == 0 {
+            return Ok(());
+        }
+        let vocabulary = self.logits.len() / rows;
+        if vocabulary == 0 || vocabulary * rows != self.logits.len() {
+            let error = format!("the device returned {} logits for {rows} rows", self.logits.len());
+            return Err(Failure { error: error.into(), lost: false });
+        }
+        for scheduled in plan.scheduled().iter().filter(|scheduled| scheduled.samples) {
+            let sampler = self.samplers.remove(&scheduled.id).expect("a live request has a sampler");
+            self.sampling.push((scheduled.id, sampler));
+        }
+        let sample = |((_, sampler), row): (&mut (RequestId, Box<Sampler>), &mut [f32])| {
+            sampler.sample(row).map_err(|error| error.to_string().into())
+        };
+        if rows < PARALLEL_ROWS {
+            let rows = self.logits.chunks_exact_mut(vocabulary);
+            self.results.extend(self.sampling.iter_mut().zip(rows).map(sample));
+        } else {
+            let rows = self.logits.par_chunks_exact_mut(vocabulary);
+            self.sampling.par_iter_mut().zip(rows).map(sample).collect_into_vec(&mut self.results);
+        }
+        self.samplers.extend(self.sampling.drain(..));
+        Ok(())
+    }
+}
+
+/// Why a batch came to nothing.
+struct Failure {
+    error: Arc<str>,
+    /// The device is of no more use.
+    lost: bool,
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
+}

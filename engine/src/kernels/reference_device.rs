@@ -1,0 +1,153 @@
+//! The slow, exact executor: runs a [`Program`] with the reference functions of every op.
+//!
+//! It is what both devices' whole programs are compared with, on tiny random models and on the real one.
+//! It implements [`Device`], so anything written against that trait can be run on the definition itself.
+//! It leaves speed to the devices: one thread, plain loops, a row of a weight dequantised when it is needed.
+//!
+//! Invariant: each op's output is what its `reference.rs` computes from the buffers before it; where an op
+//! works in place, its input is copied first.
+
+use std::time::Instant;
+
+use super::attention::reference::{AttentionShape, attention};
+use super::embed::reference::embed;
+use super::gather_rows::reference::gather_rows;
+use super::matmul::reference::matmul;
+use super::rms_norm::reference::rms_norm;
+use super::rope::reference::rope;
+use super::silu_mul::reference::silu_mul;
+use super::store_kv::reference::store_kv;
+use crate::device::batch_check::check_batch;
+use crate::device::{Batch, Device, DeviceError, DeviceInfo, DeviceLimits, ExecuteTimes, WeightSource};
+use crate::program::{BufferId, Op, OpKind, Program, Rows, WeightId};
+
+/// The reference functions as a device.
+pub struct ReferenceDevice {
+    info: DeviceInfo,
+    program: Program,
+    limits: DeviceLimits,
+    /// Stored bytes, one entry per weight.
+    weights: Vec<Vec<u8>>,
+    /// Activations of the last batch, one entry per buffer.
+    buffers: Vec<Vec<f32>>,
+    /// One entry per layer, `[slot][kv_head][head_size]`.
+    keys: Vec<Vec<f32>>,
+    values: Vec<Vec<f32>>,
+}
+
+impl ReferenceDevice {
+    /// Copies the weights as stored and allocates an empty cache.
+    pub fn open(program: &Program, weights: &dyn WeightSource, limits: DeviceLimits) -> ReferenceDevice {
+        program.check();
+        let cache = vec![0.0; limits.num_blocks * limits.block_size * program.kv_width()];
+        ReferenceDevice {
+            info: DeviceInfo {
+                kind: "cpu",
+                name: "reference functions".to_owned(),
+                device_type: "Cpu".to_owned(),
+                backend: "rust".to_owned(),
+                driver: String::new(),
+            },
+            program: program.clone(),
+            limits,
+            weights: (0..program.weights.len()).map(|id| weights.weight(WeightId(id)).to_vec()).collect(),
+            buffers: vec![Vec::new(); program.buffers.len()],
+            keys: vec![cache.clone(); program.num_layers],
+            values: vec![cache; program.num_layers],
+        }
+    }
+
+    /// What a buffer held after the last batch: its rows, one after the other.
+    pub fn buffer(&self, id: BufferId) -> &[f32] {
+        &self.buffers[id.0]
+    }
+
+    /// Keys and values of a layer, `[slot][kv_head][head_size]` each.
+    pub fn cache(&self, layer: usize) -> (&[f32], &[f32]) {
+        (&self.keys[layer], &self.values[layer])
+    }
+
+    fn run(&mut self, op: &Op, batch: &Batch) {
+        let program = &self.program;
+        // The output is taken out of the list while it is written; ops that work in place read a copy.
+        let mut take = |id: BufferId| std::mem::take(&mut self.buffers[id.0]);
+        match op.kind {
+            OpKind::Embed { table, out } => {
+                let mut values = take(out);
+                embed(&batch.tokens, &program.weights[table.0], &self.weights[table.0], &mut values);
+                self.buffers[out.0] = values;
+            }
+            OpKind::RmsNorm { input, weight, out, epsilon } => {
+                let source = self.buffers[input.0].clone();
+                let mut values = std::mem::take(&mut self.buffers[out.0]);
+                let mut scale = vec![0.0; program.weights[weight.0].columns];
+                program.weights[weight.0].format.dequantize(&self.weights[weight.0], &mut scale);
+                rms_norm(&source, &scale, epsilon, &mut values);
+                self.buffers[out.0] = values;
+            }
+            OpKind::MatMul { input, weight, out, accumulate } => {
+                let mut values = take(out);
+                let (stored, bytes) = (&program.weights[weight.0], &self.weights[weight.0]);
+                matmul(&self.buffers[input.0], stored, bytes, accumulate, &mut values);
+                self.buffers[out.0] = values;
+            }
+            OpKind::Rope { buffer, num_heads, head_size, rotary, base, style } => {
+                let values = &mut self.buffers[buffer.0];
+                rope(values, &batch.positions, num_heads, head_size, rotary, base, style);
+            }
+            OpKind::StoreKv { key, value, layer } => {
+                let width = program.kv_width();
+                store_kv(&self.buffers[key.0], &batch.slots, width, &mut self.keys[layer]);
+                store_kv(&self.buffers[value.0], &batch.slots, width, &mut self.values[layer]);
+            }
+            OpKind::Attention { query, out, layer, num_heads, scale } => {
+                let shape = AttentionShape {
+                    num_heads,
+                    num_kv_heads: program.num_kv_heads,
+                    head_size: program.head_size,
+                    block_size: self.limits.block_size,
+                    scale,
+                };
+                let source = self.buffers[query.0].clone();
+                let (keys, values) = (&self.keys[layer], &self.values[layer]);
+                attention(&source, keys, values, batch, shape, &mut self.buffers[out.0]);
+            }
+            OpKind::SiluMul { gate, up, out } => {
+                let (gate, up) = (self.buffers[gate.0].clone(), self.buffers[up.0].clone());
+                silu_mul(&gate, &up, &mut self.buffers[out.0]);
+            }
+            OpKind::GatherRows { input, out } => {
+                let mut values = take(out);
+                let width = program.buffers[input.0].width;
+                gather_rows(&self.buffers[input.0], &batch.logits_rows, width, &mut values);
+                self.buffers[out.0] = values;
+            }
+        }
+    }
+}
+
+impl Device for ReferenceDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn execute(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError> {
+        logits.clear();
+        check_batch(batch, &self.program, &self.limits)?;
+        let start = Instant::now();
+        for (values, buffer) in self.buffers.iter_mut().zip(&self.program.buffers) {
+            let rows = match buffer.rows {
+                Rows::Tokens => batch.tokens.len(),
+                Rows::Logits => batch.logits_rows.len(),
+            };
+            values.clear();
+            values.resize(rows * buffer.width, f32::NAN);
+        }
+        for index in 0..self.program.ops.len() {
+            let op = self.program.ops[index].clone();
+            self.run(&op, batch);
+        }
+        logits.extend_from_slice(self.buffer(self.program.logits));
+        Ok(ExecuteTimes { forward: Some(start.elapsed()) })
+    }
+}

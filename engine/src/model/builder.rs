@@ -1,0 +1,139 @@
+//! Building a program over the tensors of a file.
+//!
+//! An architecture declares buffers, weights and ops in the order of its paper; the builder finds each
+//! weight's tensor and checks its shape and format. Problems are collected and reported at the end, so that
+//! a message can name all missing and all unexpected tensors at once.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use super::ModelProblem;
+use crate::gguf::GgufFile;
+use crate::program::{Buffer, BufferId, Op, OpKind, Program, Rows, Weight, WeightId};
+use crate::tensor_type::TensorType;
+
+/// A program in the making.
+pub(super) struct ProgramBuilder<'a> {
+    file: &'a GgufFile,
+    architecture: &'static str,
+    buffers: Vec<Buffer>,
+    weights: Vec<Weight>,
+    ranges: Vec<Range<usize>>,
+    ops: Vec<Op>,
+    missing: Vec<String>,
+    /// The first tensor of a wrong shape or format.
+    problem: Option<ModelProblem>,
+}
+
+impl<'a> ProgramBuilder<'a> {
+    pub(super) fn new(file: &'a GgufFile, architecture: &'static str) -> ProgramBuilder<'a> {
+        ProgramBuilder {
+            file,
+            architecture,
+            buffers: Vec::new(),
+            weights: Vec::new(),
+            ranges: Vec::new(),
+            ops: Vec::new(),
+            missing: Vec::new(),
+            problem: None,
+        }
+    }
+
+    pub(super) fn buffer(&mut self, name: &'static str, rows: Rows, width: usize) -> BufferId {
+        self.buffers.push(Buffer { name, rows, width });
+        BufferId(self.buffers.len() - 1)
+    }
+
+    /// A matrix of `rows` output features and `columns` input features, in any supported format.
+    pub(super) fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> WeightId {
+        self.weight(name, &[columns as u64, rows as u64], &TensorType::ALL)
+    }
+
+    /// A vector of factors, as a matrix of one row. Files store these in full precision, whatever the
+    /// matrices are.
+    pub(super) fn vector(&mut self, name: &str, columns: usize) -> WeightId {
+        self.weight(name, &[columns as u64], &[TensorType::F32])
+    }
+
+    pub(super) fn op(&mut self, name: impl Into<String>, kind: OpKind) {
+        self.ops.push(Op { name: name.into(), kind });
+    }
+
+    /// Declares a weight. If something is wrong with its tensor the id is still good for building on, and
+    /// [`ProgramBuilder::finish`] fails.
+    fn weight(&mut self, name: &str, wanted: &[u64], formats: &[TensorType]) -> WeightId {
+        let mut declared = Weight {
+            name: name.to_owned(),
+            format: TensorType::F32,
+            rows: wanted.get(1).map_or(1, |rows| *rows as usize),
+            columns: wanted[0] as usize,
+        };
+        let mut range = 0..0;
+        match self.file.tensor(name) {
+            None => self.missing.push(name.to_owned()),
+            Some(tensor) => {
+                let format = tensor.format.supported().filter(|format| formats.contains(format));
+                let problem = if tensor.dimensions != wanted {
+                    Some(ModelProblem::TensorShape {
+                        tensor: name.to_owned(),
+                        found: tensor.dimensions.to_vec(),
+                        wanted: wanted.to_vec(),
+                    })
+                } else if format.is_none() {
+                    Some(ModelProblem::TensorFormat {
+                        tensor: name.to_owned(),
+                        found: tensor.format.name,
+                        supported: formats.iter().map(|format| format.name()).collect::<Vec<_>>().join(", "),
+                    })
+                } else {
+                    None
+                };
+                self.problem = self.problem.take().or(problem);
+                declared.format = format.unwrap_or(declared.format);
+                range = tensor.range;
+            }
+        }
+        self.weights.push(declared);
+        self.ranges.push(range);
+        WeightId(self.weights.len() - 1)
+    }
+
+    /// The program and, for each weight, where its bytes are in the file.
+    pub(super) fn finish(
+        self,
+        logits: BufferId,
+        num_layers: usize,
+        num_kv_heads: usize,
+        head_size: usize,
+    ) -> Result<(Program, Vec<Range<usize>>), ModelProblem> {
+        let used: HashSet<&str> = self.weights.iter().map(|weight| weight.name.as_str()).collect();
+        let extra: Vec<String> = self
+            .file
+            .tensors()
+            .map(|tensor| tensor.name)
+            .filter(|name| !used.contains(name))
+            .map(str::to_owned)
+            .collect();
+        if !self.missing.is_empty() || !extra.is_empty() {
+            return Err(ModelProblem::Tensors {
+                architecture: self.architecture,
+                missing: self.missing,
+                extra,
+            });
+        }
+        if let Some(problem) = self.problem {
+            return Err(problem);
+        }
+        let program = Program {
+            buffers: self.buffers,
+            weights: self.weights,
+            ops: self.ops,
+            logits,
+            num_layers,
+            num_kv_heads,
+            head_size,
+        };
+        program.check();
+        Ok((program, self.ranges))
+    }
+}

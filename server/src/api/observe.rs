@@ -1,0 +1,135 @@
+//! The outermost layer: stamps a request's arrival, names it, opens its SERVER span and keeps the span open
+//! until the response's last byte is out or the client is gone.
+//!
+//! Probes and scrapes get a request id but no span.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::Response;
+use http_body::{Frame, SizeHint};
+use limpid_telemetry::{HttpRequestStarted, HttpSpan};
+
+use super::App;
+use super::error::ErrorKind;
+use super::route::Route;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACERESPONSE: HeaderName = HeaderName::from_static("traceresponse");
+/// Longest request id that is taken over from a client.
+const MAX_REQUEST_ID_BYTES: usize = 64;
+
+/// What the handlers get to know about their request, as an extension.
+#[derive(Clone)]
+pub(super) struct RequestContext {
+    /// When the request's head was read.
+    pub(super) arrival: Instant,
+    /// The client's `X-Request-Id` if it is a sane one, else a random one.
+    pub(super) request_id: Arc<str>,
+    /// The SERVER span, on routes that have one.
+    pub(super) span: Option<Arc<HttpSpan>>,
+}
+
+pub(super) async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let arrival = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().and_then(|path| Route::of(path.as_str()));
+    let span = route.is_none_or(Route::has_span).then(|| open_span(&app, &request, route, arrival));
+    let request_id = request_id(request.headers());
+    request.extensions_mut().insert(RequestContext {
+        arrival,
+        request_id: Arc::clone(&request_id),
+        span: span.clone(),
+    });
+
+    let mut response = next.run(request).await;
+    // Both come from visible ASCII, so they are header values.
+    if let Ok(value) = HeaderValue::from_str(&request_id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    let Some(span) = span else { return response };
+    let error_type = response.extensions().get::<ErrorKind>().and_then(|kind| kind.error_type());
+    span.responded(response.status().as_u16(), error_type);
+    if let Some(value) = span.traceresponse().and_then(|value| HeaderValue::from_str(&value).ok()) {
+        response.headers_mut().insert(TRACERESPONSE, value);
+    }
+    response.map(|body| Body::new(ObservedBody { body, _span: span }))
+}
+
+fn open_span(app: &App, request: &Request, route: Option<Route>, at: Instant) -> Arc<HttpSpan> {
+    app.telemetry.http_request(HttpRequestStarted {
+        at,
+        method: request.method(),
+        route: route.map(Route::template),
+        path: request.uri().path(),
+        scheme: "http",
+        headers: request.headers(),
+        peer: request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0),
+        server: app.address,
+    })
+}
+
+/// Only short ids of harmless characters are taken over, because they end up in ids, headers and logs.
+fn request_id(headers: &HeaderMap) -> Arc<str> {
+    let is_sane = |id: &&str| {
+        (1..=MAX_REQUEST_ID_BYTES).contains(&id.len())
+            && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte))
+    };
+    match headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()).filter(is_sane) {
+        Some(id) => id.into(),
+        None => uuid::Uuid::new_v4().simple().to_string().into(),
+    }
+}
+
+/// A body that keeps its SERVER span open as long as it lives. hyper drops it after the last byte, or when
+/// the client goes away.
+struct ObservedBody {
+    body: Body,
+    _span: Arc<HttpSpan>,
+}
+
+impl http_body::Body for ObservedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sane_request_ids_are_taken_over() {
+        let taken = |id: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, HeaderValue::from_bytes(id.as_bytes()).expect("a header value"));
+            &*request_id(&headers) == id
+        };
+        assert!(taken("a-Z_0.9:x"));
+        assert!(taken(&"x".repeat(64)));
+        for insane in ["", "a b", "a\"b", "é", &"x".repeat(65)] {
+            assert!(!taken(insane), "{insane}");
+        }
+        assert_eq!(request_id(&HeaderMap::new()).len(), 32);
+    }
+}

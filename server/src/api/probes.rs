@@ -1,0 +1,47 @@
+//! What probes, scrapers and the curious ask for: `/health`, `/ping`, `/version`, `/metrics`.
+//!
+//! None of it asks the engine anything, and none of it makes a span.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use super::App;
+use super::error::{ApiError, ErrorKind};
+
+/// `GET /health`, `GET` and `POST /ping`: 200 as long as requests can be answered.
+pub(super) async fn health(State(app): State<Arc<App>>) -> Result<StatusCode, ApiError> {
+    app.check_engine()?;
+    Ok(StatusCode::OK)
+}
+
+/// `GET /version`
+pub(super) async fn version(State(app): State<Arc<App>>) -> Json<serde_json::Value> {
+    Json(serde_json::json!({
+        "name": "limpid",
+        "version": env!("CARGO_PKG_VERSION"),
+        "device": {
+            "kind": app.device.kind,
+            "name": app.device.name,
+            "type": app.device.device_type,
+            "backend": app.device.backend,
+            "driver": app.device.driver,
+        },
+    }))
+}
+
+/// `GET /metrics`, rendered off the async threads and one at a time: a crowd of scrapers waits in line
+/// instead of keeping probes and streams from running.
+pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let _turn = app.scrapes.lock().await;
+    let telemetry = app.telemetry.clone();
+    let rendered = tokio::task::spawn_blocking(move || telemetry.render_metrics(accept.as_deref()))
+        .await
+        .map_err(|_| ApiError::new(ErrorKind::Internal, "the metrics could not be rendered"))?;
+    let content_type = HeaderValue::from_static(rendered.content_type);
+    Ok(([(header::CONTENT_TYPE, content_type)], rendered.body).into_response())
+}

@@ -1,0 +1,103 @@
+//! Streamed answers: server-sent events in OpenAI's shape.
+//!
+//! Opening chunk, one chunk a piece, the usage chunk if it was asked for, `[DONE]`. An error after the
+//! beginning is one event with the error object, and the stream ends without `[DONE]`.
+
+use std::convert::Infallible;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use futures::stream;
+use serde::Serialize;
+
+use super::generate::{Shape, next};
+use super::wire::{ChunkUsage, Head};
+use crate::frontend::{Delta, Generation, Usage};
+
+const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
+const CACHE_CONTROL: HeaderValue = HeaderValue::from_static("no-cache");
+
+/// Where a stream is.
+struct State {
+    head: Head,
+    /// The piece that decided about the status, until it is sent.
+    first: Option<Delta>,
+    /// `None` once the last piece is sent. Dropping it earlier aborts the request.
+    generation: Option<Generation>,
+    include_usage: bool,
+}
+
+/// Streams an answer whose first piece is there.
+pub(super) fn response<S: Shape>(
+    head: Head,
+    first: Delta,
+    generation: Generation,
+    include_usage: bool,
+) -> Response {
+    let state = State { head, first: Some(first), generation: Some(generation), include_usage };
+    let events = stream::unfold(state, |mut state| async move {
+        let bytes = state.next::<S>().await?;
+        Some((Ok::<_, Infallible>(bytes), state))
+    });
+    let headers = [(header::CONTENT_TYPE, CONTENT_TYPE), (header::CACHE_CONTROL, CACHE_CONTROL)];
+    (headers, Body::from_stream(events)).into_response()
+}
+
+impl State {
+    /// The next events; `None` at the end.
+    async fn next<S: Shape>(&mut self) -> Option<Bytes> {
+        let generation = self.generation.as_mut()?;
+        let usage = if self.include_usage { ChunkUsage::Null } else { ChunkUsage::Absent };
+        let mut events = Events::default();
+        let delta = match self.first.take() {
+            Some(first) => {
+                if let Some(opening) = S::opening(&self.head, usage) {
+                    events.push(&opening);
+                }
+                first
+            }
+            None => match next(generation).await {
+                Ok(delta) => delta,
+                Err(error) => {
+                    self.generation = None;
+                    events.push(&error.body());
+                    return Some(events.into());
+                }
+            },
+        };
+        let total = delta.finish.as_ref().map(|finish| finish.usage);
+        events.push(&S::piece(&self.head, delta, usage));
+        if let Some(total) = total {
+            self.generation = None;
+            self.close::<S>(total, &mut events);
+        }
+        Some(events.into())
+    }
+
+    fn close<S: Shape>(&self, total: Usage, events: &mut Events) {
+        if self.include_usage {
+            events.push(&S::closing(&self.head, total));
+        }
+        events.0.extend_from_slice(b"data: [DONE]\n\n");
+    }
+}
+
+/// Events as bytes. JSON never contains a line break, so an event is one line.
+#[derive(Default)]
+struct Events(Vec<u8>);
+
+impl Events {
+    fn push(&mut self, data: &impl Serialize) {
+        self.0.extend_from_slice(b"data: ");
+        // Writing plain data to memory cannot fail.
+        serde_json::to_writer(&mut self.0, data).unwrap_or_default();
+        self.0.extend_from_slice(b"\n\n");
+    }
+}
+
+impl From<Events> for Bytes {
+    fn from(events: Events) -> Bytes {
+        events.0.into()
+    }
+}

@@ -1,0 +1,317 @@
+//! The command line. Flags have vLLM's names where vLLM has the thing.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use limpid_engine::config::{EngineConfig, SchedulingPolicy};
+use limpid_engine::device::DeviceChoice;
+use limpid_telemetry::{DetailedTraces, TelemetrySettings};
+
+use crate::logging::{self, LogFormat};
+use crate::serve::{self, ServeOptions};
+use crate::{bench, demo, store};
+
+/// An LLM inference server whose inside can be seen: OpenAI API, wgpu compute, OpenTelemetry
+#[derive(Debug, Parser)]
+#[command(name = "limpid", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a model over the OpenAI API
+    Serve(Box<ServeArgs>),
+    /// Start a server, ask it a few questions and draw each request's trace in the terminal
+    Demo(Box<demo::DemoArgs>),
+    /// Measure
+    Bench(Box<bench::BenchArgs>),
+    /// Fetch a model into the local store
+    Pull(store::PullArgs),
+    /// List the local store
+    Models(store::ModelsArgs),
+}
+
+impl Cli {
+    /// Runs the subcommand to its end.
+    ///
+    /// # Errors
+    /// Whatever ended it, for people: setting, value found, what is allowed.
+    pub fn run(self) -> anyhow::Result<()> {
+        match self.command {
+            Command::Serve(args) => {
+                logging::init(args.log_format);
+                serve::run(&args)
+            }
+            Command::Demo(args) => demo::run(*args),
+            Command::Bench(args) => bench::run(*args),
+            Command::Pull(args) => store::pull(args),
+            Command::Models(args) => store::models(args),
+        }
+    }
+}
+
+/// Arguments of `limpid serve`.
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    /// The model: a GGUF file, a name in the store, or a source; the default model if absent
+    pub model: Option<String>,
+
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: String,
+
+    /// Port to listen on; 0 takes any free one
+    #[arg(long, default_value_t = 8000)]
+    pub port: u16,
+
+    /// Key that clients must send as a bearer token; repeat it for several
+    #[arg(long, value_name = "KEY", env = "LIMPID_API_KEY", hide_env_values = true, value_parser = not_empty())]
+    pub api_key: Vec<String>,
+
+    /// Names of the model in the API; the first one is its name in metrics and traces [default: the file's
+    /// name without .gguf]
+    #[arg(long, value_name = "NAME", num_args = 1.., value_parser = not_empty())]
+    pub served_model_name: Vec<String>,
+
+    /// Longest sequence in tokens, prompt and answer together [default: the model's context length]
+    #[arg(long, value_name = "TOKENS")]
+    pub max_model_len: Option<usize>,
+
+    /// Most sequences running at once
+    #[arg(long, value_name = "COUNT", default_value_t = EngineConfig::default().max_num_seqs)]
+    pub max_num_seqs: usize,
+
+    /// Most tokens in one engine step
+    #[arg(long, value_name = "TOKENS", default_value_t = EngineConfig::default().max_num_batched_tokens)]
+    pub max_num_batched_tokens: usize,
+
+    /// Tokens per KV cache block
+    #[arg(long, value_name = "TOKENS", default_value_t = EngineConfig::default().block_size)]
+    pub block_size: usize,
+
+    /// Size of the KV cache in blocks, whatever the device's memory
+    #[arg(long, value_name = "BLOCKS")]
+    pub num_gpu_blocks_override: Option<usize>,
+
+    /// Share of the device's memory to use, more than 0 and at most 1
+    #[arg(long, value_name = "SHARE", default_value_t = EngineConfig::default().gpu_memory_utilization)]
+    pub gpu_memory_utilization: f64,
+
+    /// Do not reuse the KV cache of equal prompt beginnings
+    #[arg(long)]
+    pub no_enable_prefix_caching: bool,
+
+    /// Order of the waiting queue
+    #[arg(long, value_name = "POLICY", value_enum, default_value_t = Policy::Fcfs)]
+    pub scheduling_policy: Policy,
+
+    /// Device to compute on
+    #[arg(long, value_enum, default_value_t = Device::Auto)]
+    pub device: Device,
+
+    /// Refuse the CPU device and software adapters
+    #[arg(long)]
+    pub require_gpu: bool,
+
+    /// Where to send traces by OTLP; without it and the OTEL_* variables no traces are sent
+    #[arg(long, value_name = "URL")]
+    pub otlp_traces_endpoint: Option<String>,
+
+    /// Where to push metrics by OTLP; /metrics is there in any case
+    #[arg(long, value_name = "URL")]
+    pub otlp_metrics_endpoint: Option<String>,
+
+    /// Measure the device's part of each request as well: forward pass (model), execution (worker), or all
+    #[arg(long, value_name = "WHAT", value_enum, num_args = 1.., value_delimiter = ',')]
+    pub collect_detailed_traces: Vec<Detail>,
+
+    /// Form of the log lines on stderr; RUST_LOG chooses which
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+
+    /// Seconds that running requests get to end after SIGTERM or Ctrl-C before they are aborted
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub shutdown_timeout: u64,
+}
+
+/// An empty key would look like a guard and be none.
+fn not_empty() -> NonEmptyStringValueParser {
+    NonEmptyStringValueParser::new()
+}
+
+/// `--scheduling-policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// First come, first served
+    Fcfs,
+    /// By the requests' priority, then first come, first served
+    Priority,
+}
+
+/// `--device`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// A GPU if there is one, else the CPU
+    Auto,
+    /// Any wgpu adapter, software ones included
+    Wgpu,
+    /// The CPU
+    Cpu,
+}
+
+/// `--collect-detailed-traces`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Detail {
+    /// gen_ai.latency.time_in_model_forward
+    Model,
+    /// gen_ai.latency.time_in_model_execute
+    Worker,
+    /// Both
+    All,
+}
+
+impl ServeArgs {
+    /// The arguments as options of a server of the model in `model_path`.
+    pub fn options(&self, model_path: PathBuf) -> ServeOptions {
+        let served_model_names = match self.served_model_name.as_slice() {
+            [] => vec![default_name(&model_path)],
+            names => names.to_vec(),
+        };
+        ServeOptions {
+            model_path,
+            host: self.host.clone(),
+            port: self.port,
+            api_keys: self.api_key.clone(),
+            served_model_names,
+            engine: self.engine_config(),
+            device: match self.device {
+                Device::Auto => DeviceChoice::Auto,
+                Device::Wgpu => DeviceChoice::Wgpu,
+                Device::Cpu => DeviceChoice::Cpu,
+            },
+            require_gpu: self.require_gpu,
+            telemetry: self.telemetry_settings(),
+            shutdown_timeout: Duration::from_secs(self.shutdown_timeout),
+        }
+    }
+
+    fn engine_config(&self) -> EngineConfig {
+        EngineConfig {
+            max_model_len: self.max_model_len,
+            max_num_seqs: self.max_num_seqs,
+            max_num_batched_tokens: self.max_num_batched_tokens,
+            block_size: self.block_size,
+            num_gpu_blocks_override: self.num_gpu_blocks_override,
+            gpu_memory_utilization: self.gpu_memory_utilization,
+            enable_prefix_caching: !self.no_enable_prefix_caching,
+            scheduling_policy: match self.scheduling_policy {
+                Policy::Fcfs => SchedulingPolicy::Fcfs,
+                Policy::Priority => SchedulingPolicy::Priority,
+            },
+        }
+    }
+
+    fn telemetry_settings(&self) -> TelemetrySettings {
+        let detail = |detail: &Detail| match detail {
+            Detail::Model => DetailedTraces::Model,
+            Detail::Worker => DetailedTraces::Worker,
+            Detail::All => DetailedTraces::All,
+        };
+        TelemetrySettings {
+            otlp_traces_endpoint: self.otlp_traces_endpoint.clone(),
+            otlp_metrics_endpoint: self.otlp_metrics_endpoint.clone(),
+            collect_detailed_traces: self.collect_detailed_traces.iter().map(detail).collect(),
+            service_version: env!("CARGO_PKG_VERSION"),
+            ..TelemetrySettings::default()
+        }
+    }
+}
+
+/// The file's name without `.gguf`.
+fn default_name(model_path: &Path) -> String {
+    model_path.file_stem().unwrap_or(model_path.as_os_str()).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    fn serve(arguments: &str) -> Result<ServeArgs, clap::Error> {
+        let arguments = ["limpid", "serve"].into_iter().chain(arguments.split_whitespace());
+        match Cli::try_parse_from(arguments)?.command {
+            Command::Serve(args) => Ok(*args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_declaration_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn without_a_subcommand_there_is_help() {
+        let error = Cli::try_parse_from(["limpid"]).expect_err("nothing to do");
+        assert_eq!(error.kind(), ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand);
+    }
+
+    #[test]
+    fn the_defaults_are_local_and_the_engines_own() {
+        let options = serve("").expect("no argument is required").options("dir/Model.Q4_1.gguf".into());
+        assert_eq!((options.host.as_str(), options.port), ("127.0.0.1", 8000));
+        assert_eq!(options.engine, EngineConfig::default());
+        assert_eq!(options.served_model_names, ["Model.Q4_1"]);
+    }
+
+    #[test]
+    fn detailed_traces_come_one_by_one_or_together() {
+        for arguments in [
+            "--collect-detailed-traces model worker --port 1",
+            "--collect-detailed-traces model,worker",
+            "--collect-detailed-traces model --collect-detailed-traces worker",
+        ] {
+            let args = serve(arguments).expect(arguments);
+            assert_eq!(args.collect_detailed_traces, [Detail::Model, Detail::Worker], "{arguments}");
+        }
+        assert!(serve("--collect-detailed-traces everything").is_err());
+    }
+
+    #[test]
+    fn an_empty_key_is_refused() {
+        let arguments = ["limpid", "serve", "--api-key", ""];
+        assert_eq!(Cli::try_parse_from(arguments).expect_err("no guard").kind(), ErrorKind::InvalidValue);
+    }
+
+    #[test]
+    fn every_flag_of_the_engine_reaches_it() {
+        let args = serve(
+            "m.gguf --max-model-len 100 --max-num-seqs 2 --max-num-batched-tokens 3 --block-size 4 \
+             --num-gpu-blocks-override 5 --gpu-memory-utilization 0.5 --no-enable-prefix-caching \
+             --scheduling-policy priority --served-model-name a b --api-key k --api-key l",
+        )
+        .expect("all of them exist");
+        assert_eq!((args.api_key.len(), args.model.as_deref()), (2, Some("m.gguf")));
+        let options = args.options("m.gguf".into());
+        let expected = EngineConfig {
+            max_model_len: Some(100),
+            max_num_seqs: 2,
+            max_num_batched_tokens: 3,
+            block_size: 4,
+            num_gpu_blocks_override: Some(5),
+            gpu_memory_utilization: 0.5,
+            enable_prefix_caching: false,
+            scheduling_policy: SchedulingPolicy::Priority,
+        };
+        assert_eq!(options.engine, expected);
+        assert_eq!(options.served_model_names, ["a", "b"]);
+    }
+}

@@ -1,0 +1,414 @@
+//! A small HTTP client for an OpenAI-style server: JSON in, JSON or server-sent events out.
+//!
+//! `limpid demo` and `limpid bench serve` talk to the server through it, over real sockets, as any client
+//! would. It leaves the meaning of the JSON to its callers, apart from the error object. Invariant: what the
+//! server sends is bounded (bodies, lines, events) and every wait ends ([`IDLE_TIMEOUT`]).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client as HyperClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+
+/// Longest silence of the server before a request counts as failed. A software GPU needs its time for a
+/// long prompt.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Longest body that is not a stream, and longest single event of one.
+const MAX_BYTES: usize = 4 << 20;
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The base address cannot be used.
+    #[error("the server's address is {found}; allowed: http://HOST:PORT")]
+    Address {
+        /// Address as given.
+        found: String,
+    },
+    /// No connection, or no HTTP.
+    #[error("{method} {uri} failed: {reason}")]
+    Request {
+        /// Method.
+        method: Method,
+        /// Full address.
+        uri: Uri,
+        /// The chain of causes in words.
+        reason: String,
+    },
+    /// The server answered with an error.
+    #[error("{method} {uri} answered {status}: {message}")]
+    Status {
+        /// Method.
+        method: Method,
+        /// Full address.
+        uri: Uri,
+        /// Status code.
+        status: StatusCode,
+        /// `error.message` of the OpenAI error object, else the start of the body.
+        message: String,
+    },
+    /// The answer broke off.
+    #[error("the answer broke off: {0}")]
+    Body(String),
+    /// An event or a body above the limit.
+    #[error("the server sent more than {limit} bytes in one piece")]
+    TooLong {
+        /// Most bytes accepted.
+        limit: usize,
+    },
+    /// The answer is no JSON.
+    #[error("the server's answer is no JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Nothing came for [`IDLE_TIMEOUT`].
+    #[error("the server was silent for {} s", .0.as_secs())]
+    Silent(Duration),
+}
+
+/// A client of one server. Cheap to clone; connections are pooled.
+#[derive(Clone)]
+pub struct Client {
+    http: HyperClient<HttpConnector, Full<Bytes>>,
+    authority: http::uri::Authority,
+    api_key: Option<String>,
+}
+
+impl Client {
+    /// A client of the server at `base`, `http://HOST:PORT`. The key, if any, goes out as bearer token.
+    ///
+    /// # Errors
+    /// [`ClientError::Address`].
+    pub fn new(base: &str, api_key: Option<String>) -> Result<Client, ClientError> {
+        let address_error = || ClientError::Address { found: base.to_owned() };
+        let uri: Uri = base.parse().map_err(|_| address_error())?;
+        let bare = uri.path() == "/" && uri.query().is_none();
+        if uri.scheme_str() != Some("http") || !bare {
+            return Err(address_error());
+        }
+        let authority = uri.authority().ok_or_else(address_error)?.clone();
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(Duration::from_secs(10)));
+        connector.set_nodelay(true);
+        let http = HyperClient::builder(TokioExecutor::new()).build(connector);
+        Ok(Client { http, authority, api_key })
+    }
+
+    /// Body of a `GET`, as text.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; a status outside 2xx is one.
+    pub async fn get_text(&self, path: &str) -> Result<String, ClientError> {
+        let response = self.send(Method::GET, path, Bytes::new()).await?;
+        let body = collect(response.into_body()).await?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// Body of a `GET`, as JSON.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn get_json(&self, path: &str) -> Result<Value, ClientError> {
+        Ok(serde_json::from_str(&self.get_text(path).await?)?)
+    }
+
+    /// Name of the first model that the server serves.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn served_model(&self) -> Result<String, ClientError> {
+        let models = self.get_json("/v1/models").await?;
+        let name = models["data"][0]["id"].as_str();
+        name.map(str::to_owned).ok_or_else(|| ClientError::Body("/v1/models lists no model".to_owned()))
+    }
+
+    /// Posts JSON and waits for a JSON answer.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
+        let response = self.send(Method::POST, path, body.to_string().into()).await?;
+        Ok(serde_json::from_slice(&collect(response.into_body()).await?)?)
+    }
+
+    /// Posts JSON and returns the answer's events as they come. Dropping the stream closes the connection,
+    /// which is how a client aborts a request.
+    ///
+    /// # Errors
+    /// Any [`ClientError`] that shows before the first byte of the body.
+    pub async fn post_stream(&self, path: &str, body: &Value) -> Result<EventStream, ClientError> {
+        let response = self.send(Method::POST, path, body.to_string().into()).await?;
+        Ok(EventStream {
+            body: response.into_body(),
+            parser: SseParser::default(),
+            ready: VecDeque::new(),
+            ended: false,
+        })
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, ClientError> {
+        let uri = Uri::builder()
+            .scheme("http")
+            .authority(self.authority.clone())
+            .path_and_query(path)
+            .build()
+            .map_err(|_| ClientError::Address { found: format!("http://{}{path}", self.authority) })?;
+        let failed = |reason| ClientError::Request { method: method.clone(), uri: uri.clone(), reason };
+        let mut request = Request::builder().method(method.clone()).uri(uri.clone());
+        if method == Method::POST {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        if let Some(key) = &self.api_key {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
+        }
+        let request = request.body(Full::new(body)).map_err(|error| failed(error.to_string()))?;
+        let response = within(self.http.request(request)).await?.map_err(|error| failed(chain(&error)))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let body = collect(response.into_body()).await.unwrap_or_default();
+        Err(ClientError::Status { method, uri, status, message: error_message(&body) })
+    }
+}
+
+/// The events of one answer.
+pub struct EventStream {
+    body: Incoming,
+    parser: SseParser,
+    ready: VecDeque<String>,
+    ended: bool,
+}
+
+impl EventStream {
+    /// The next event's data; `None` at the end of the body or after `[DONE]`, which is not returned.
+    ///
+    /// # Errors
+    /// [`ClientError::Body`] if the connection broke, [`ClientError::TooLong`], [`ClientError::Silent`].
+    pub async fn next(&mut self) -> Result<Option<String>, ClientError> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                if event == "[DONE]" {
+                    self.ended = true;
+                    self.ready.clear();
+                    return Ok(None);
+                }
+                return Ok(Some(event));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            match within(self.body.frame()).await? {
+                None => self.ended = true,
+                Some(Err(error)) => return Err(ClientError::Body(chain(&error))),
+                Some(Ok(frame)) => {
+                    if let Some(data) = frame.data_ref() {
+                        self.parser.push(data, &mut self.ready)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next event as JSON. An error object in the stream is an error here.
+    ///
+    /// # Errors
+    /// As [`EventStream::next`], and [`ClientError::Json`].
+    pub async fn next_json(&mut self) -> Result<Option<Value>, ClientError> {
+        let Some(event) = self.next().await? else { return Ok(None) };
+        let value: Value = serde_json::from_str(&event)?;
+        if value.get("error").is_some_and(|error| !error.is_null()) {
+            return Err(ClientError::Body(error_message(event.as_bytes())));
+        }
+        Ok(Some(value))
+    }
+}
+
+/// Splits a byte stream into the `data` of server-sent events; other fields and comments are skipped.
+#[derive(Default)]
+struct SseParser {
+    line: Vec<u8>,
+    data: Option<Vec<u8>>,
+    after_cr: bool,
+}
+
+impl SseParser {
+    /// Takes bytes in, cut anywhere, and appends the events they complete.
+    fn push(&mut self, bytes: &[u8], events: &mut VecDeque<String>) -> Result<(), ClientError> {
+        for &byte in bytes {
+            let end = match byte {
+                b'\n' => !self.after_cr,
+                b'\r' => true,
+                _ => {
+                    self.line.push(byte);
+                    false
+                }
+            };
+            self.after_cr = byte == b'\r';
+            if end {
+                self.end_line(events);
+            }
+            if self.line.len() + self.data.as_ref().map_or(0, Vec::len) > MAX_BYTES {
+                return Err(ClientError::TooLong { limit: MAX_BYTES });
+            }
+        }
+        Ok(())
+    }
+
+    fn end_line(&mut self, events: &mut VecDeque<String>) {
+        if self.line.is_empty() {
+            if let Some(data) = self.data.take() {
+                events.push_back(String::from_utf8_lossy(&data).into_owned());
+            }
+            return;
+        }
+        if let Some(value) = self.line.strip_prefix(b"data:") {
+            let value = value.strip_prefix(b" ").unwrap_or(value);
+            match &mut self.data {
+                Some(data) => {
+                    data.push(b'\n');
+                    data.extend_from_slice(value);
+                }
+                None => self.data = Some(value.to_vec()),
+            }
+        }
+        self.line.clear();
+    }
+}
+
+async fn within<T>(wait: impl Future<Output = T>) -> Result<T, ClientError> {
+    tokio::time::timeout(IDLE_TIMEOUT, wait).await.map_err(|_| ClientError::Silent(IDLE_TIMEOUT))
+}
+
+async fn collect(body: Incoming) -> Result<Bytes, ClientError> {
+    match within(Limited::new(body, MAX_BYTES).collect()).await? {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(ClientError::TooLong { limit: MAX_BYTES })
+        }
+        Err(error) => Err(ClientError::Body(chain(error.as_ref()))),
+    }
+}
+
+fn error_message(body: &[u8]) -> String {
+    let message = serde_json::from_slice::<Value>(body)
+        .ok()
+        .and_then(|value| value["error"]["message"].as_str().map(str::to_owned))
+        .unwrap_or_else(|| String::from_utf8_lossy(body).trim().to_owned());
+    message.chars().take(500).collect()
+}
+
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::body::Body;
+    use axum::routing::{get, post};
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(pieces: &[&[u8]]) -> Vec<String> {
+        let mut parser = SseParser::default();
+        let mut events = VecDeque::new();
+        for piece in pieces {
+            parser.push(piece, &mut events).unwrap();
+        }
+        events.into()
+    }
+
+    #[test]
+    fn comments_and_other_fields_are_no_data() {
+        assert_eq!(parse(&[b": keep-alive\n\nevent: x\nid: 3\ndata: a\n\ndata:b\n\n"]), ["a", "b"]);
+    }
+
+    #[test]
+    fn data_lines_of_one_event_are_joined_and_an_unfinished_event_is_no_event() {
+        assert_eq!(parse(&[b"data: a\ndata: b\n\ndata: never ended\n"]), ["a\nb"]);
+    }
+
+    proptest! {
+        #[test]
+        fn events_do_not_depend_on_where_the_bytes_are_cut(cuts in prop::collection::vec(0usize..60, 0..6)) {
+            let text = "data: {\"ä\": 1}\r\n\r\ndata: b\r\rdata: c\n\ndata: [DONE]\n\n".as_bytes();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+            cuts.extend([0, text.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<&[u8]> = cuts.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
+            prop_assert_eq!(parse(&pieces), ["{\"ä\": 1}", "b", "c", "[DONE]"]);
+        }
+    }
+
+    #[test]
+    fn an_endless_line_is_refused() {
+        let mut parser = SseParser::default();
+        let result = parser.push(&vec![b'x'; MAX_BYTES + 1], &mut VecDeque::new());
+        assert!(matches!(result, Err(ClientError::TooLong { .. })));
+    }
+
+    #[test]
+    fn only_bare_http_addresses_are_accepted() {
+        for bad in ["127.0.0.1:1", "https://localhost:1", "http://localhost:1/v1", "http://"] {
+            assert!(matches!(Client::new(bad, None), Err(ClientError::Address { .. })), "{bad}");
+        }
+        Client::new("http://127.0.0.1:8000", None).map(drop).unwrap();
+    }
+
+    async fn serve(router: axum::Router) -> Client {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Client::new(&base, Some("secret".to_owned())).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_at_done_and_an_error_status_carries_the_servers_message() {
+        let events = || async {
+            let chunks =
+                ["data: {\"n\":", "1}\n\ndata: {\"n\":2}\n\ndata: [DONE]\n\n", "data: {\"n\":3}\n\n"];
+            Body::from_stream(futures::stream::iter(chunks.map(Ok::<_, Infallible>)))
+        };
+        let refuse = || async { (StatusCode::NOT_FOUND, r#"{"error":{"message":"no such model"}}"#) };
+        let router = axum::Router::new().route("/events", post(events)).route("/refuse", get(refuse));
+        let client = serve(router).await;
+
+        let mut stream = client.post_stream("/events", &json!({})).await.unwrap();
+        let mut seen = Vec::new();
+        while let Some(event) = stream.next_json().await.unwrap() {
+            seen.push(event["n"].as_u64().unwrap());
+        }
+        assert_eq!(seen, [1, 2]);
+
+        let error = client.get_text("/refuse").await.unwrap_err();
+        assert!(
+            matches!(&error, ClientError::Status { status: StatusCode::NOT_FOUND, message, .. }
+            if message == "no such model"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_error_object_inside_a_stream_is_an_error() {
+        let events = || async { "data: {\"error\":{\"message\":\"device lost\"}}\n\n" };
+        let client = serve(axum::Router::new().route("/events", post(events))).await;
+        let mut stream = client.post_stream("/events", &json!({})).await.unwrap();
+        let error = stream.next_json().await.unwrap_err();
+        assert!(error.to_string().contains("device lost"), "{error}");
+    }
+}

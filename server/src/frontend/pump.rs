@@ -1,0 +1,271 @@
+//! The frontend's task: the owner of every open request.
+//!
+//! [`Pump::handle`] takes one event in and is synchronous, so tests drive it without a runtime or an engine.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use limpid_engine::request::{FinishReason, RequestEventKind, RequestId, RequestOutput, StepOutput};
+use limpid_telemetry::{ModelTelemetry, RequestProgress};
+use tokio::sync::{mpsc, watch};
+
+use super::{Delta, ENGINE_ERROR, Engine, Event, Finish, OpenRequest, TextModel};
+
+pub(super) struct Pump {
+    engine: Arc<dyn Engine>,
+    telemetry: ModelTelemetry,
+    text: Arc<dyn TextModel>,
+    alive: Arc<AtomicBool>,
+    open: HashMap<RequestId, Box<OpenRequest>>,
+    num_open: watch::Sender<usize>,
+    engine_ended: bool,
+}
+
+impl Pump {
+    pub(super) fn new(
+        engine: Arc<dyn Engine>,
+        telemetry: ModelTelemetry,
+        text: Arc<dyn TextModel>,
+        alive: Arc<AtomicBool>,
+        num_open: watch::Sender<usize>,
+    ) -> Pump {
+        Pump { engine, telemetry, text, alive, open: HashMap::new(), num_open, engine_ended: false }
+    }
+
+    /// Runs until the engine has ended and the last event is handled.
+    pub(super) async fn run(mut self, mut events: mpsc::UnboundedReceiver<Event>) {
+        while let Some(event) = events.recv().await {
+            self.handle(event);
+            if self.engine_ended {
+                // Openings that are under way are still answered; later ones find the channel closed.
+                events.close();
+            }
+        }
+    }
+
+    /// Takes one event in.
+    pub(super) fn handle(&mut self, event: Event) {
+        match event {
+            Event::Open(request) if self.engine_ended => request.engine_gone(Instant::now()),
+            Event::Open(request) => {
+                self.open.insert(request.id, request);
+            }
+            Event::Step(step) => self.step(step),
+            Event::AbortAll => self.open.keys().for_each(|id| self.engine.abort(*id)),
+            Event::EngineEnded => {
+                self.engine_ended = true;
+                self.alive.store(false, Ordering::Release);
+                let now = Instant::now();
+                self.open.drain().for_each(|(_, request)| request.engine_gone(now));
+            }
+        }
+        self.num_open
+            .send_if_modified(|num_open| std::mem::replace(num_open, self.open.len()) != self.open.len());
+    }
+
+    fn step(&mut self, step: StepOutput) {
+        let now = Instant::now();
+        self.telemetry.step_finished(&step.step);
+        for output in step.outputs {
+            self.output(output, step.step.finished, now);
+        }
+    }
+
+    fn output(&mut self, output: RequestOutput, new_tokens_at: Instant, now: Instant) {
+        // Outputs of a request that a stop string ended may still come; its books are closed.
+        let Some(request) = self.open.get_mut(&output.id) else { return };
+        request.guard.progress(RequestProgress {
+            new_tokens_at,
+            now,
+            events: &output.events,
+            num_new_tokens: output.tokens.len() as u64,
+            times: output.times,
+        });
+        for event in &output.events {
+            if let RequestEventKind::Scheduled { num_cached_tokens } = event.kind
+                && !request.was_scheduled
+            {
+                request.was_scheduled = true;
+                request.usage.cached_tokens = num_cached_tokens as usize;
+            }
+        }
+        request.usage.completion_tokens += output.tokens.len();
+        let decoded = request.decoder.push(&output.tokens, output.finish, &*self.text);
+        if decoded.stopped && output.finish.is_none() {
+            self.engine.abort(output.id);
+        }
+        let reason = if decoded.stopped { Some(FinishReason::Stop) } else { output.finish };
+        let mut delta = Delta { text: decoded.text, logprobs: decoded.logprobs, finish: None };
+        let Some(reason) = reason else {
+            if !(delta.text.is_empty() && delta.logprobs.is_empty()) {
+                let _ = request.deltas.send(delta);
+            }
+            return;
+        };
+        delta.finish = Some(Finish {
+            reason,
+            stop: decoded.cause,
+            usage: request.usage,
+            error: output.error,
+            engine_gone: false,
+        });
+        let error_type = (reason == FinishReason::Error).then_some(ENGINE_ERROR);
+        if let Some(request) = self.open.remove(&output.id) {
+            request.end(now, error_type, delta);
+        }
+    }
+}
+
+impl Drop for Pump {
+    fn drop(&mut self) {
+        self.alive.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use limpid_engine::request::{RequestEvent, SampledToken, SamplingParams, StepFinished, StepTimes};
+    use limpid_telemetry::Operation;
+
+    use super::*;
+    use crate::frontend::{Frontend, Generation, NewRequest, StepSink, channel};
+    use crate::testing::{ByteModel, RecordingEngine, telemetry};
+
+    struct World {
+        engine: Arc<RecordingEngine>,
+        frontend: Frontend,
+        sink: Option<StepSink>,
+    }
+
+    impl World {
+        fn new() -> World {
+            let (sink, events) = channel();
+            let engine = Arc::new(RecordingEngine::default());
+            let (frontend, _task) =
+                Frontend::start(events, Arc::clone(&engine) as _, telemetry().1, Arc::new(ByteModel));
+            World { engine, frontend, sink: Some(sink) }
+        }
+
+        fn open(&self, stop: &[&str]) -> (RequestId, Generation) {
+            let generation = self.frontend.open(NewRequest {
+                id: "cmpl-1".to_owned(),
+                operation: Operation::TextCompletion,
+                arrival: Instant::now(),
+                http_span: None,
+                prompt: vec![1, 2, 3],
+                sampling: SamplingParams::default(),
+                stop: stop.iter().map(|stop| (*stop).to_owned()).collect(),
+                skip_special_tokens: true,
+                priority: 0,
+                cache_salt: None,
+                recorded: Default::default(),
+            });
+            (generation.id, generation)
+        }
+
+        fn step(&self, id: RequestId, text: &str, finish: Option<FinishReason>) {
+            let now = Instant::now();
+            let scheduled = RequestEventKind::Scheduled { num_cached_tokens: 2 };
+            let output = RequestOutput {
+                id,
+                events: vec![RequestEvent { at: now, kind: scheduled }],
+                tokens: text
+                    .bytes()
+                    .map(|byte| SampledToken { id: u32::from(byte), logprobs: None })
+                    .collect(),
+                finish,
+                times: StepTimes::default(),
+                error: None,
+            };
+            let step = StepFinished {
+                started: now,
+                finished: now,
+                scheduler: Default::default(),
+                times: StepTimes::default(),
+                num_prompt_tokens: 0,
+                num_generation_tokens: text.len() as u64,
+            };
+            self.sink.as_ref().expect("the engine runs").step(StepOutput { step, outputs: vec![output] });
+        }
+    }
+
+    async fn rest(generation: &mut Generation) -> (String, Option<Finish>) {
+        let mut text = String::new();
+        while let Some(delta) = generation.next().await {
+            text.push_str(&delta.text);
+            if delta.finish.is_some() {
+                return (text, delta.finish);
+            }
+        }
+        (text, None)
+    }
+
+    #[tokio::test]
+    async fn the_last_delta_has_reason_and_usage() {
+        let world = World::new();
+        let (id, mut generation) = world.open(&[]);
+        world.step(id, "he", None);
+        world.step(id, "llo", Some(FinishReason::Length));
+        let (text, finish) = rest(&mut generation).await;
+        let finish = finish.expect("finished");
+        assert_eq!(text, "hello");
+        assert_eq!(finish.reason, FinishReason::Length);
+        let usage = crate::frontend::Usage { prompt_tokens: 3, completion_tokens: 5, cached_tokens: 2 };
+        assert_eq!(finish.usage, usage);
+        drop(generation);
+        assert!(world.engine.aborted().is_empty(), "a finished request is not aborted");
+    }
+
+    #[tokio::test]
+    async fn a_stop_string_ends_the_request_and_aborts_it_in_the_engine() {
+        let world = World::new();
+        let (id, mut generation) = world.open(&["END"]);
+        world.step(id, "a EN", None);
+        world.step(id, "D b", None);
+        world.step(id, "", Some(FinishReason::Abort));
+        let (text, finish) = rest(&mut generation).await;
+        let finish = finish.expect("finished");
+        assert_eq!((text.as_str(), finish.reason), ("a ", FinishReason::Stop));
+        assert_eq!(finish.usage.completion_tokens, 7, "tokens behind the stop string count");
+        assert_eq!(world.engine.aborted(), [id]);
+    }
+
+    #[tokio::test]
+    async fn dropping_the_answer_aborts_the_request_and_the_engines_answer_closes_it() {
+        let world = World::new();
+        let (id, generation) = world.open(&[]);
+        world.step(id, "a", None);
+        drop(generation);
+        assert_eq!(world.engine.aborted(), [id]);
+        world.step(id, "", Some(FinishReason::Abort));
+        world.frontend.drained().await;
+        assert!(world.frontend.is_healthy());
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_engine_ends_every_request_as_an_error() {
+        let mut world = World::new();
+        let (_, mut before) = world.open(&[]);
+        world.sink.take();
+        let finish = rest(&mut before).await.1.expect("finished");
+        assert_eq!((finish.reason, finish.engine_gone), (FinishReason::Error, true));
+        assert!(!world.frontend.is_healthy());
+        let (_, mut after) = world.open(&[]);
+        assert_eq!(rest(&mut after).await.1.expect("finished").reason, FinishReason::Error);
+    }
+
+    #[tokio::test]
+    async fn abort_all_asks_for_the_end_of_each_open_request() {
+        let world = World::new();
+        let (first, mut generation) = world.open(&[]);
+        let (second, _kept) = world.open(&[]);
+        world.step(first, "a", Some(FinishReason::Stop));
+        rest(&mut generation).await;
+        world.frontend.abort_all();
+        world.step(second, "", Some(FinishReason::Abort));
+        world.frontend.drained().await;
+        assert_eq!(world.engine.aborted(), [second]);
+    }
+}

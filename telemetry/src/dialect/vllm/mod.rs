@@ -1,0 +1,216 @@
+//! vLLM's metrics, under its names, labels and buckets.
+//!
+//! Moments are those of vLLM V1 (see [`rows`]), with these deliberate differences:
+//!
+//! - A request that its client gave up is a finished request like any other: `request_success` with reason
+//!   `abort`, and every histogram. vLLM forgets it.
+//! - An interval that does not exist is not observed. vLLM observes 0, a negative number, or the clock.
+//! - `iteration_tokens_total` gets one sample for each step that computed anything, with the tokens of that
+//!   step. vLLM adds a prompt that was computed in chunks to its last step, and leaves the other steps out.
+//! - `num_preemptions` counts a preemption in the step it happens, from the scheduler's own statistics, so
+//!   that one of a request which never produces another token is not missed.
+//!
+//! **The books balance.** With every request ended, for any mix of ends:
+//! `Σ request_success` = count of `e2e_request_latency_seconds`, `request_prompt_tokens`,
+//! `request_generation_tokens` and the other per-request token histograms;
+//! `prompt_tokens_total` = sum of `request_prompt_tokens` = `Σ prompt_tokens_by_source`;
+//! `generation_tokens_total` = sum of `request_generation_tokens`.
+//! `prompt_tokens_total` takes a prompt in when its first token comes, as in vLLM, so a request that ends
+//! before that has processed no prompt: it is observed as 0 in `request_prompt_tokens`. So counts balance as
+//! well as sums, and `rate(prompt_tokens_total)` stays an honest prefill throughput.
+
+pub(crate) mod rows;
+
+use opentelemetry::KeyValue;
+
+use super::Dialect;
+use crate::catalogue::{Row, Values};
+use crate::instruments::{Counter, Gauge, Histogram, Instruments};
+use crate::lifecycle::{NewTokens, RequestFinished};
+use crate::observation::{FinishReason, StepFinished};
+use crate::pipeline::ModelIdentity;
+
+pub(super) struct Vllm {
+    num_requests_running: Gauge,
+    num_requests_waiting: Gauge,
+    waiting_capacity: Gauge,
+    waiting_deferred: Gauge,
+    kv_cache_usage_perc: Gauge,
+    num_preemptions: Counter,
+    prefix_cache_queries: Counter,
+    prefix_cache_hits: Counter,
+    iteration_tokens: Histogram,
+
+    prompt_tokens: Counter,
+    prompt_tokens_local_compute: Counter,
+    prompt_tokens_local_cache_hit: Counter,
+    prompt_tokens_cached: Counter,
+    generation_tokens: Counter,
+    time_to_first_token: Histogram,
+    inter_token_latency: Histogram,
+
+    request_success: [Counter; FinishReason::ALL.len()],
+    e2e_request_latency: Histogram,
+    queue_time: Histogram,
+    prefill_time: Histogram,
+    decode_time: Histogram,
+    inference_time: Histogram,
+    time_per_output_token: Histogram,
+    request_prompt_tokens: Histogram,
+    request_generation_tokens: Histogram,
+    request_max_num_generation_tokens: Histogram,
+    request_params_max_tokens: Histogram,
+    request_params_n: Histogram,
+    request_num_preemptions: Histogram,
+    request_prefill_kv_computed_tokens: Histogram,
+    model_forward_time: Option<Histogram>,
+    model_execute_time: Option<Histogram>,
+
+    /// Constant 1; held so that the series lives as long as the model.
+    _cache_config_info: Gauge,
+}
+
+impl Vllm {
+    pub(super) fn new(instruments: &Instruments, identity: &ModelIdentity) -> Vllm {
+        let base = |row: &Row| attributes(row, identity, None);
+        let counter = |row| instruments.counter(row, base(row));
+        let gauge = |row| instruments.gauge(row, base(row));
+        let histogram = |row| instruments.histogram(row, identity.max_model_len, base(row));
+        let cache_config_info =
+            instruments.gauge(&rows::CACHE_CONFIG_INFO, attributes(&rows::CACHE_CONFIG_INFO, identity, None));
+        cache_config_info.set(1.0);
+        let source = |source| {
+            let row = &rows::PROMPT_TOKENS_BY_SOURCE;
+            instruments.counter(row, attributes(row, identity, Some(source)))
+        };
+        let waiting = |reason| {
+            let row = &rows::NUM_REQUESTS_WAITING_BY_REASON;
+            instruments.gauge(row, attributes(row, identity, Some(reason)))
+        };
+        // No connector brings KV from elsewhere yet; its series exists at 0 like every known one.
+        source("external_kv_transfer");
+        Vllm {
+            num_requests_running: gauge(&rows::NUM_REQUESTS_RUNNING),
+            num_requests_waiting: gauge(&rows::NUM_REQUESTS_WAITING),
+            waiting_capacity: waiting("capacity"),
+            waiting_deferred: waiting("deferred"),
+            kv_cache_usage_perc: gauge(&rows::KV_CACHE_USAGE_PERC),
+            num_preemptions: counter(&rows::NUM_PREEMPTIONS),
+            prefix_cache_queries: counter(&rows::PREFIX_CACHE_QUERIES),
+            prefix_cache_hits: counter(&rows::PREFIX_CACHE_HITS),
+            iteration_tokens: histogram(&rows::ITERATION_TOKENS_TOTAL),
+            prompt_tokens: counter(&rows::PROMPT_TOKENS),
+            prompt_tokens_local_compute: source("local_compute"),
+            prompt_tokens_local_cache_hit: source("local_cache_hit"),
+            prompt_tokens_cached: counter(&rows::PROMPT_TOKENS_CACHED),
+            generation_tokens: counter(&rows::GENERATION_TOKENS),
+            time_to_first_token: histogram(&rows::TIME_TO_FIRST_TOKEN_SECONDS),
+            inter_token_latency: histogram(&rows::INTER_TOKEN_LATENCY_SECONDS),
+            request_success: FinishReason::ALL.map(|reason| {
+                let row = &rows::REQUEST_SUCCESS;
+                instruments.counter(row, attributes(row, identity, Some(reason.as_str())))
+            }),
+            e2e_request_latency: histogram(&rows::E2E_REQUEST_LATENCY_SECONDS),
+            queue_time: histogram(&rows::REQUEST_QUEUE_TIME_SECONDS),
+            prefill_time: histogram(&rows::REQUEST_PREFILL_TIME_SECONDS),
+            decode_time: histogram(&rows::REQUEST_DECODE_TIME_SECONDS),
+            inference_time: histogram(&rows::REQUEST_INFERENCE_TIME_SECONDS),
+            time_per_output_token: histogram(&rows::REQUEST_TIME_PER_OUTPUT_TOKEN_SECONDS),
+            request_prompt_tokens: histogram(&rows::REQUEST_PROMPT_TOKENS),
+            request_generation_tokens: histogram(&rows::REQUEST_GENERATION_TOKENS),
+            request_max_num_generation_tokens: histogram(&rows::REQUEST_MAX_NUM_GENERATION_TOKENS),
+            request_params_max_tokens: histogram(&rows::REQUEST_PARAMS_MAX_TOKENS),
+            request_params_n: histogram(&rows::REQUEST_PARAMS_N),
+            request_num_preemptions: histogram(&rows::REQUEST_NUM_PREEMPTIONS),
+            request_prefill_kv_computed_tokens: histogram(&rows::REQUEST_PREFILL_KV_COMPUTED_TOKENS),
+            model_forward_time: instruments
+                .enabled(&rows::MODEL_FORWARD_TIME_MILLISECONDS)
+                .then(|| histogram(&rows::MODEL_FORWARD_TIME_MILLISECONDS)),
+            model_execute_time: instruments
+                .enabled(&rows::MODEL_EXECUTE_TIME_MILLISECONDS)
+                .then(|| histogram(&rows::MODEL_EXECUTE_TIME_MILLISECONDS)),
+            _cache_config_info: cache_config_info,
+        }
+    }
+}
+
+/// One label set of a row; `closed` is the value of its label with a closed value set. A setting that the
+/// engine does not have reads `None`, which is how vLLM prints an absent one.
+fn attributes(row: &Row, identity: &ModelIdentity, closed: Option<&'static str>) -> Vec<KeyValue> {
+    row.labels
+        .iter()
+        .map(|label| match label.values {
+            Values::ModelName => KeyValue::new(label.name, identity.model_name.clone()),
+            Values::Engine => KeyValue::new(label.name, identity.engine.to_string()),
+            Values::Closed(_) | Values::ErrorKind => KeyValue::new(label.name, closed.unwrap_or_default()),
+            Values::Setting => {
+                let value = identity.cache_config.iter().find(|(name, _)| *name == label.name);
+                KeyValue::new(label.name, value.map_or_else(|| "None".to_owned(), |(_, value)| value.clone()))
+            }
+        })
+        .collect()
+}
+
+impl Dialect for Vllm {
+    fn step_finished(&self, step: &StepFinished) {
+        let scheduler = &step.scheduler;
+        self.num_requests_running.set(scheduler.num_running as f64);
+        self.num_requests_waiting.set((scheduler.num_waiting_capacity + scheduler.num_waiting_deferred) as f64);
+        self.waiting_capacity.set(scheduler.num_waiting_capacity as f64);
+        self.waiting_deferred.set(scheduler.num_waiting_deferred as f64);
+        self.kv_cache_usage_perc.set(scheduler.kv_cache_usage);
+        self.num_preemptions.add(scheduler.num_preemptions);
+        self.prefix_cache_queries.add(scheduler.prefix_cache.queries);
+        self.prefix_cache_hits.add(scheduler.prefix_cache.hits);
+        let tokens = step.num_prompt_tokens + step.num_generation_tokens;
+        if tokens > 0 {
+            self.iteration_tokens.record(tokens as f64, None);
+        }
+    }
+
+    fn new_tokens(&self, tokens: &NewTokens) {
+        self.generation_tokens.add(tokens.num_new_tokens);
+        if let Some(first) = &tokens.first {
+            self.prompt_tokens.add(first.num_prompt_tokens);
+            self.prompt_tokens_local_compute.add(first.num_prompt_tokens - first.num_cached_tokens);
+            self.prompt_tokens_local_cache_hit.add(first.num_cached_tokens);
+            self.prompt_tokens_cached.add(first.num_cached_tokens);
+            self.time_to_first_token.record(first.time_to_first_token.as_secs_f64(), tokens.link);
+        }
+        if let Some(gap) = tokens.inter_token {
+            self.inter_token_latency.record(gap.as_secs_f64(), tokens.link);
+        }
+    }
+
+    fn request_finished(&self, request: &RequestFinished) {
+        let link = request.link;
+        self.request_success[request.reason as usize].add(1);
+        self.e2e_request_latency.record(request.e2e.as_secs_f64(), link);
+        for (histogram, interval) in [
+            (&self.queue_time, request.queue),
+            (&self.prefill_time, request.prefill),
+            (&self.decode_time, request.decode),
+            (&self.inference_time, request.inference),
+            (&self.time_per_output_token, request.time_per_output_token),
+        ] {
+            if let Some(interval) = interval {
+                histogram.record(interval.as_secs_f64(), link);
+            }
+        }
+        self.request_prompt_tokens.record(request.num_processed_prompt_tokens as f64, None);
+        self.request_generation_tokens.record(request.num_generation_tokens as f64, None);
+        self.request_max_num_generation_tokens.record(request.num_generation_tokens as f64, None);
+        self.request_params_max_tokens.record(request.max_tokens as f64, None);
+        self.request_params_n.record(request.n as f64, None);
+        self.request_num_preemptions.record(request.num_preemptions as f64, None);
+        self.request_prefill_kv_computed_tokens.record(request.num_prefill_computed_tokens as f64, None);
+        if let Some(times) = &request.times {
+            if let (Some(histogram), Some(forward)) = (&self.model_forward_time, times.forward) {
+                histogram.record(forward.as_secs_f64() * 1e3, link);
+            }
+            if let Some(histogram) = &self.model_execute_time {
+                histogram.record(times.execute.as_secs_f64() * 1e3, link);
+            }
+        }
+    }
+}

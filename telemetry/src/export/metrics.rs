@@ -1,0 +1,130 @@
+//! Metrics to OTLP, with the exemplars the SDK does not have.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use opentelemetry::KeyValue;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
+use opentelemetry_proto::tonic::common::v1::KeyValue as ProtoKeyValue;
+use opentelemetry_proto::tonic::metrics::v1::exemplar::Value as ExemplarValue;
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
+use opentelemetry_proto::tonic::metrics::v1::{Exemplar as ProtoExemplar, HistogramDataPoint, Metric};
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::metrics::Temporality;
+use opentelemetry_sdk::metrics::data::ResourceMetrics;
+use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
+
+use super::ExportRuntime;
+use super::deliver::Delivery;
+use super::signal::Metrics;
+use crate::exemplar::{Exemplar, ExemplarStore};
+
+/// Sends what the periodic reader collects. Answers Ok for the reason [`super::SpanExporter`] gives.
+pub(crate) struct MetricsExporter {
+    runtime: ExportRuntime,
+    delivery: Delivery,
+    temporality: Temporality,
+    exemplars: Arc<ExemplarStore>,
+}
+
+impl MetricsExporter {
+    pub(crate) fn new(
+        runtime: ExportRuntime,
+        delivery: Delivery,
+        temporality: Temporality,
+        exemplars: Arc<ExemplarStore>,
+    ) -> MetricsExporter {
+        MetricsExporter { runtime, delivery, temporality, exemplars }
+    }
+}
+
+impl PushMetricExporter for MetricsExporter {
+    async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
+        let mut message = ExportMetricsServiceRequest::from(metrics);
+        let points = complete(&mut message, &self.exemplars);
+        if points == 0 {
+            return Ok(());
+        }
+        let delivery = self.delivery.clone();
+        let sent = match self.runtime.handle() {
+            Some(handle) => handle.spawn(async move { delivery.deliver::<Metrics>(message, points).await }).await,
+            None => Ok(()),
+        };
+        if sent.is_err() {
+            self.delivery.counts().gave_up(points);
+        }
+        Ok(())
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        Ok(())
+    }
+
+    fn shutdown_with_timeout(&self, _timeout: Duration) -> OTelSdkResult {
+        Ok(())
+    }
+
+    fn temporality(&self) -> Temporality {
+        self.temporality
+    }
+}
+
+/// Adds exemplars to the histograms and counts all data points.
+fn complete(message: &mut ExportMetricsServiceRequest, exemplars: &ExemplarStore) -> u64 {
+    let metrics = message
+        .resource_metrics
+        .iter_mut()
+        .flat_map(|resource| &mut resource.scope_metrics)
+        .flat_map(|scope| &mut scope.metrics);
+    let mut points = 0;
+    for Metric { name, data, .. } in metrics {
+        points += match data {
+            Some(Data::Gauge(gauge)) => gauge.data_points.len(),
+            Some(Data::Sum(sum)) => sum.data_points.len(),
+            Some(Data::Histogram(histogram)) => {
+                for point in &mut histogram.data_points {
+                    add_exemplars(name, point, exemplars);
+                }
+                histogram.data_points.len()
+            }
+            _ => 0,
+        };
+    }
+    points as u64
+}
+
+/// Those of the point's own time: with delta temporality an old exemplar belongs to an old point.
+fn add_exemplars(stream: &str, point: &mut HistogramDataPoint, store: &ExemplarStore) {
+    let Some(latest) = store.find(stream, |attributes| same(attributes, &point.attributes)) else { return };
+    let since = point.start_time_unix_nano;
+    point.exemplars = latest
+        .into_iter()
+        .flatten()
+        .map(|exemplar| to_proto(&exemplar))
+        .filter(|exemplar| exemplar.time_unix_nano >= since)
+        .collect();
+}
+
+fn to_proto(exemplar: &Exemplar) -> ProtoExemplar {
+    let time = exemplar.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    ProtoExemplar {
+        filtered_attributes: Vec::new(),
+        time_unix_nano: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+        span_id: exemplar.link.span_id.to_bytes().to_vec(),
+        trace_id: exemplar.link.trace_id.to_bytes().to_vec(),
+        value: Some(ExemplarValue::AsDouble(exemplar.value)),
+    }
+}
+
+/// All our attributes are strings.
+fn same(ours: &[KeyValue], sent: &[ProtoKeyValue]) -> bool {
+    ours.len() == sent.len()
+        && sent.iter().all(|sent| {
+            let Some(AnyValue::StringValue(value)) = sent.value.as_ref().and_then(|value| value.value.as_ref())
+            else {
+                return false;
+            };
+            ours.iter().any(|ours| ours.key.as_str() == sent.key && ours.value.as_str() == value.as_str())
+        })
+}

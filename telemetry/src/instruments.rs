@@ -1,0 +1,142 @@
+//! Instruments made from catalogue rows, with their attributes bound once.
+//!
+//! Recording afterwards is an atomic addition: no look-up, no allocation, no attribute. A bound counter or
+//! histogram exists at 0 from the moment it is made; a gauge is a number that is read when somebody collects,
+//! so an idle one is reported as well, under delta temporality too.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{BoundCounter, BoundHistogram, Meter};
+
+use crate::catalogue::{Condition, Kind, Row};
+use crate::config::Measure;
+use crate::exemplar::{ExemplarStore, SeriesExemplars, SpanLink};
+
+/// Makes instruments. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Instruments {
+    meter: Meter,
+    exemplars: Arc<ExemplarStore>,
+    measure: Measure,
+}
+
+/// A bound counter.
+#[derive(Clone)]
+pub(crate) struct Counter(BoundCounter<u64>);
+
+impl Counter {
+    pub(crate) fn add(&self, value: u64) {
+        if value > 0 {
+            self.0.add(value);
+        }
+    }
+}
+
+/// A bound histogram with its exemplars.
+#[derive(Clone)]
+pub(crate) struct Histogram {
+    bound: BoundHistogram<f64>,
+    exemplars: Arc<SeriesExemplars>,
+}
+
+impl Histogram {
+    /// Records a value; with a link it becomes its bucket's exemplar.
+    pub(crate) fn record(&self, value: f64, link: Option<SpanLink>) {
+        self.bound.record(value);
+        if let Some(link) = link {
+            self.exemplars.record(value, link);
+        }
+    }
+}
+
+/// A gauge: the latest value set.
+#[derive(Clone)]
+pub(crate) struct Gauge(Arc<AtomicU64>);
+
+impl Gauge {
+    pub(crate) fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Ordering::Relaxed);
+    }
+}
+
+impl Instruments {
+    pub(crate) fn new(meter: Meter, exemplars: Arc<ExemplarStore>, measure: Measure) -> Instruments {
+        Instruments { meter, exemplars, measure }
+    }
+
+    /// Whether what switches the row on is on.
+    pub(crate) fn enabled(&self, row: &Row) -> bool {
+        match row.condition {
+            Condition::Always => true,
+            Condition::DetailedModel => self.measure.forward,
+            Condition::DetailedWorker => self.measure.execute,
+        }
+    }
+
+    pub(crate) fn counter(&self, row: &Row, attributes: Vec<KeyValue>) -> Counter {
+        let counter = self
+            .meter
+            .u64_counter(row.instrument)
+            .with_unit(row.unit)
+            .with_description(row.description)
+            .build();
+        Counter(counter.bind(&attributes))
+    }
+
+    pub(crate) fn histogram(&self, row: &Row, max_model_len: usize, attributes: Vec<KeyValue>) -> Histogram {
+        let Kind::Histogram(buckets) = row.kind else {
+            unreachable!("{} is declared as {:?}", row.instrument, row.kind)
+        };
+        let bounds = buckets.bounds(max_model_len);
+        let histogram = self
+            .meter
+            .f64_histogram(row.instrument)
+            .with_unit(row.unit)
+            .with_description(row.description)
+            .with_boundaries(bounds.clone())
+            .build();
+        Histogram {
+            bound: histogram.bind(&attributes),
+            exemplars: self.exemplars.series(row.wire_name(), &attributes, &bounds),
+        }
+    }
+
+    pub(crate) fn gauge(&self, row: &Row, attributes: Vec<KeyValue>) -> Gauge {
+        let value = Arc::new(AtomicU64::new(0f64.to_bits()));
+        let read = Arc::clone(&value);
+        self.observe_gauge(row, attributes, move || f64::from_bits(read.load(Ordering::Relaxed)));
+        Gauge(value)
+    }
+
+    /// A gauge whose value somebody else keeps.
+    pub(crate) fn observe_gauge(
+        &self,
+        row: &Row,
+        attributes: Vec<KeyValue>,
+        read: impl Fn() -> f64 + Send + Sync + 'static,
+    ) {
+        self.meter
+            .f64_observable_gauge(row.instrument)
+            .with_unit(row.unit)
+            .with_description(row.description)
+            .with_callback(move |observer| observer.observe(read(), &attributes))
+            .build();
+    }
+
+    /// A counter whose value somebody else keeps.
+    pub(crate) fn observe_counter(
+        &self,
+        row: &Row,
+        attributes: Vec<KeyValue>,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) {
+        self.meter
+            .u64_observable_counter(row.instrument)
+            .with_unit(row.unit)
+            .with_description(row.description)
+            .with_callback(move |observer| observer.observe(read(), &attributes))
+            .build();
+    }
+}
