@@ -63,7 +63,7 @@ impl Engine for EngineHandle {
     }
 
     fn is_healthy(&self) -> bool {
-        EngineHandle::is_healthy(self)
+        EngineHandle::healthy(self)
     }
 
     fn shutdown(&self) {

@@ -194,7 +194,7 @@ impl World {
         let shares: Vec<_> =
             plan.scheduled().iter().map(|share| (share.id, share.first_position, share.num_tokens)).collect();
         let fails = !plan.is_empty() && self.rng.random_bool(self.failure_rate);
-        let mut results = Vec::new();
+        let mut results;
         let outcome = if fails {
             self.fail(&plan);
             Outcome::Failed("the step failed".into())
