@@ -19,7 +19,7 @@ use self::simd::SimdLevel;
 use self::step::{Scratch, Step};
 use self::team::Team;
 use super::batch_check::check_batch;
-use super::{Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, ExecuteTimes, WeightSource};
+use super::{Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, ExecuteTimes, Memory, WeightSource};
 use crate::program::{OpKind, Program, Rows, WeightId};
 
 mod attention;
@@ -67,8 +67,8 @@ impl Adapter for CpuAdapter {
         &self.info
     }
 
-    fn available_memory(&self) -> Option<u64> {
-        machine::available_memory()
+    fn memory(&self) -> Memory {
+        machine::available_memory().map_or(Memory::Unknown, Memory::Shared)
     }
 
     fn open(
