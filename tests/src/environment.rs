@@ -34,7 +34,11 @@ pub fn default_model() -> Option<PathBuf> {
 }
 
 fn stored_default_model() -> Result<PathBuf, String> {
-    Err("LIMPID_TEST_MODEL is not set and `limpid pull` has not fetched it".to_owned())
+    match limpid::store::stored_default() {
+        Ok(Some(path)) => Ok(path),
+        Ok(None) => Err("LIMPID_TEST_MODEL is not set and `limpid pull` has not fetched it".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Whether wgpu finds an adapter, a software one included.

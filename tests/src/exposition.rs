@@ -187,9 +187,13 @@ impl Scrape {
             .family(family)
             .samples
             .iter()
-            .filter(|sample| with.iter().all(|(name, value)| sample.labels.get(*name).map(String::as_str) == Some(value)))
+            .filter(|sample| {
+                with.iter().all(|(name, value)| sample.labels.get(*name).map(String::as_str) == Some(value))
+            })
             .map(|sample| sample.value);
-        values.reduce(|sum, value| sum + value).unwrap_or_else(|| panic!("no sample of {family} with {with:?}"))
+        values
+            .reduce(|sum, value| sum + value)
+            .unwrap_or_else(|| panic!("no sample of {family} with {with:?}"))
     }
 
     /// A histogram family's series by label set, `le` taken off.
@@ -256,13 +260,18 @@ fn histograms(family: &Family) -> Result<BTreeMap<Labels, Histogram>, String> {
         let name = format!("{}{labels:?}", family.name);
         let sum = sum.ok_or_else(|| format!("{name} has no _sum"))?;
         let count = count.ok_or_else(|| format!("{name} has no _count"))?;
-        let bounds: Vec<f64> =
-            buckets.iter().map(|(le, _)| le.parse()).collect::<Result<_, _>>().map_err(|_| format!("le of {name}"))?;
+        let bounds: Vec<f64> = buckets
+            .iter()
+            .map(|(le, _)| le.parse())
+            .collect::<Result<_, _>>()
+            .map_err(|_| format!("le of {name}"))?;
         if !bounds.is_sorted_by(|a, b| a < b) || !buckets.is_sorted_by(|a, b| a.1 <= b.1) {
             return Err(format!("{name}'s buckets do not rise: {buckets:?}"));
         }
         match buckets.last() {
-            Some((le, last)) if le == "+Inf" && *last == count => Ok((labels, Histogram { buckets, sum, count })),
+            Some((le, last)) if le == "+Inf" && *last == count => {
+                Ok((labels, Histogram { buckets, sum, count }))
+            }
             last => Err(format!("{name}'s last bucket is {last:?}, its count {count}")),
         }
     });

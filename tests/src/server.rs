@@ -37,12 +37,12 @@ pub fn slow_model() -> PathBuf {
     fixture(
         "slow.gguf",
         &TinyLlama {
-            layers: 8,
-            width: 512,
+            layers: 6,
+            width: 256,
             heads: 8,
             kv_heads: 8,
-            head_size: 64,
-            feed_forward: 1536,
+            head_size: 32,
+            feed_forward: 768,
             context_length: CONTEXT_LENGTH,
             ..TinyLlama::default()
         },
@@ -85,6 +85,8 @@ impl Options {
             .arg("--port", "0")
             .arg("--device", "cpu")
             .arg("--served-model-name", MODEL)
+            // Enough for four of the longest sequences, and little memory for the many servers of a test run.
+            .arg("--num-gpu-blocks-override", "1025")
     }
 
     /// A sub-command with nothing set.

@@ -81,6 +81,17 @@ pub fn resolve(model: Option<&str>) -> anyhow::Result<PathBuf> {
     Ok(store.resolve(model)?)
 }
 
+/// The default model's file if the store has it. Fetches nothing.
+///
+/// # Errors
+/// Any [`StoreError`], also for a file of another size or source under the model's name.
+pub fn stored_default() -> Result<Option<PathBuf>, StoreError> {
+    let store = Store::from_env(&|name| std::env::var_os(name))?;
+    let known = store.known.iter().find(|known| known.name == DEFAULT_MODEL).expect("it is known");
+    let source = Source::parse(known.source).expect("known sources are sources")?;
+    store.present(&ModelName::parse(known.name)?, &source, Some(known))
+}
+
 /// A folder of models, and the ways to fill it.
 #[derive(Clone, Debug)]
 struct Store {

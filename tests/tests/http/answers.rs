@@ -11,7 +11,8 @@ async fn models_lists_what_is_served_and_only_that() {
     let server = serve_tiny().await;
     let list = server.client().get("/v1/models").await.json();
     assert_eq!(list["object"], "list");
-    let ids: Vec<&str> = list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    let ids: Vec<&str> =
+        list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
     assert_eq!(ids, [MODEL]);
     assert_eq!(server.client().get(&format!("/v1/models/{MODEL}")).await.json()["id"], MODEL);
     assert_eq!(server.client().get("/v1/models/other").await.status, 404);
@@ -26,12 +27,21 @@ async fn a_chat_answer_has_openais_shape_and_its_usage_adds_up() {
     let mut gaps = Gaps::default();
     gaps.equal("object", answer["object"].clone(), json!("chat.completion"));
     gaps.equal("model", answer["model"].clone(), json!(MODEL));
-    gaps.expect(answer["id"].as_str().is_some_and(|id| id.starts_with("chatcmpl-")), "id begins with chatcmpl-");
-    gaps.expect(answer["created"].as_u64().is_some_and(|created| created > 1_700_000_000), "created is Unix time");
+    gaps.expect(
+        answer["id"].as_str().is_some_and(|id| id.starts_with("chatcmpl-")),
+        "id begins with chatcmpl-",
+    );
+    gaps.expect(
+        answer["created"].as_u64().is_some_and(|created| created > 1_700_000_000),
+        "created is Unix time",
+    );
     gaps.equal("choices", answer["choices"].as_array().map(Vec::len), Some(1));
     let choice = &answer["choices"][0];
     gaps.equal("role", choice["message"]["role"].clone(), json!("assistant"));
-    gaps.expect(choice["message"]["content"].as_str().is_some_and(|text| !text.is_empty()), "content is text");
+    gaps.expect(
+        choice["message"]["content"].as_str().is_some_and(|text| !text.is_empty()),
+        "content is text",
+    );
     gaps.equal("finish_reason", choice["finish_reason"].clone(), json!("length"));
     gaps.equal("logprobs", choice["logprobs"].clone(), Value::Null);
     let usage = &answer["usage"];
@@ -102,12 +112,35 @@ async fn null_means_absent_for_every_optional_field() {
     let text = |answer: &Value| answer["choices"][0]["message"]["content"].clone();
     let plain = server.client().post(CHAT, &chat(8)).await.json();
     for field in [
-        "stream", "stream_options", "max_completion_tokens", "top_p", "top_k", "min_p", "seed", "stop", "n",
-        "logprobs", "top_logprobs", "logit_bias", "presence_penalty", "frequency_penalty", "repetition_penalty",
-        "min_tokens", "user", "tools", "tool_choice", "response_format", "metadata", "priority", "model",
+        "stream",
+        "stream_options",
+        "max_completion_tokens",
+        "top_p",
+        "top_k",
+        "min_p",
+        "seed",
+        "stop",
+        "n",
+        "logprobs",
+        "top_logprobs",
+        "logit_bias",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "min_tokens",
+        "user",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "metadata",
+        "priority",
+        "model",
     ] {
         let reply = server.client().post(CHAT, &with(chat(8), json!({field: null}))).await;
-        gaps.expect(reply.status == 200, format_args!("{field}: null answers {}: {}", reply.status, reply.text()));
+        gaps.expect(
+            reply.status == 200,
+            format_args!("{field}: null answers {}: {}", reply.status, reply.text()),
+        );
         if reply.status == 200 {
             gaps.equal(format_args!("text with {field}: null"), text(&reply.json()), text(&plain));
         }
@@ -130,7 +163,10 @@ async fn chat_logprobs_have_the_chat_shape_and_spell_the_text() {
     }
     // A text that ends within a character lacks that character's bytes; the log-probabilities have them.
     let text = choice["message"]["content"].as_str().unwrap();
-    assert!(String::from_utf8_lossy(&bytes).starts_with(text.trim_end_matches('\u{fffd}')), "{text:?} {bytes:?}");
+    assert!(
+        String::from_utf8_lossy(&bytes).starts_with(text.trim_end_matches('\u{fffd}')),
+        "{text:?} {bytes:?}"
+    );
 
     let asked = with(chat(4), json!({"logprobs": true, "top_logprobs": 3}));
     let answer = server.client().post(CHAT, &asked).await.json();
@@ -170,7 +206,10 @@ async fn a_stop_string_ends_the_text_before_it_across_token_borders() {
         } else {
             let answer = server.client().post(COMPLETIONS, &request).await.json();
             let choice = &answer["choices"][0];
-            (choice["text"].as_str().unwrap().to_owned(), choice["finish_reason"].as_str().unwrap().to_owned())
+            (
+                choice["text"].as_str().unwrap().to_owned(),
+                choice["finish_reason"].as_str().unwrap().to_owned(),
+            )
         };
         assert_eq!(found, wanted, "stream {stream}");
         assert_eq!(reason, "stop");
@@ -186,7 +225,8 @@ async fn tokenize_and_detokenize_are_each_others_inverse() {
         let tokens = client.post("/tokenize", &request).await.json();
         assert_eq!(tokens["count"].as_u64(), tokens["tokens"].as_array().map(|tokens| tokens.len() as u64));
         assert!(tokens["max_model_len"].is_u64(), "{tokens}");
-        let back = client.post("/detokenize", &json!({"model": MODEL, "tokens": tokens["tokens"]})).await.json();
+        let back =
+            client.post("/detokenize", &json!({"model": MODEL, "tokens": tokens["tokens"]})).await.json();
         assert_eq!(back["prompt"], text);
     }
 }
@@ -195,7 +235,8 @@ async fn tokenize_and_detokenize_are_each_others_inverse() {
 async fn tokenize_counts_what_chat_is_billed() {
     let server = serve_tiny().await;
     let messages = chat(1)["messages"].clone();
-    let tokens = server.client().post("/tokenize", &json!({"model": MODEL, "messages": messages})).await.json();
+    let tokens =
+        server.client().post("/tokenize", &json!({"model": MODEL, "messages": messages})).await.json();
     let answer = server.client().post(CHAT, &chat(1)).await.json();
     assert_eq!(tokens["count"], answer["usage"]["prompt_tokens"]);
 }

@@ -59,7 +59,13 @@ async fn every_error_path_has_openais_error_object() {
     }
     for (what, path, request, status, code) in [
         ("an unknown model", CHAT, with(chat(4), json!({"model": "gpt-4"})), 404, Some("model_not_found")),
-        ("an unknown model", COMPLETIONS, with(completion(4), json!({"model": "x"})), 404, Some("model_not_found")),
+        (
+            "an unknown model",
+            COMPLETIONS,
+            with(completion(4), json!({"model": "x"})),
+            404,
+            Some("model_not_found"),
+        ),
         ("no messages", CHAT, json!({"model": MODEL}), 400, None),
         ("empty messages", CHAT, with(chat(4), json!({"messages": []})), 400, None),
         ("messages of the wrong type", CHAT, with(chat(4), json!({"messages": "hi"})), 400, None),

@@ -56,7 +56,12 @@ async fn scrape(client: Client) -> Scrape {
 
 /// Scrapes until `check` holds. A scrape is answered from memory at any time, so this asks again at once and
 /// only yields in between.
-async fn scrape_until(client: Client, what: &str, timeout: Duration, check: impl Fn(&Scrape) -> bool) -> Scrape {
+async fn scrape_until(
+    client: Client,
+    what: &str,
+    timeout: Duration,
+    check: impl Fn(&Scrape) -> bool,
+) -> Scrape {
     let deadline = tokio::time::Instant::now() + timeout;
     loop {
         let scrape = scrape(client).await;

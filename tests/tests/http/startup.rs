@@ -34,7 +34,13 @@ async fn a_truncated_model_is_refused_with_the_tensor_the_end_needed_and_the_siz
     let path = folder.path().join("truncated.gguf");
     std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
     let size = (whole.len() - 1).to_string();
-    expect_refusal(&mut gaps, "last byte missing", Options::new(&path), &["truncated.gguf", ".weight", &size]).await;
+    expect_refusal(
+        &mut gaps,
+        "last byte missing",
+        Options::new(&path),
+        &["truncated.gguf", ".weight", &size],
+    )
+    .await;
 
     for (what, length) in [("header only", 24), ("half a header", 10), ("nothing", 0)] {
         std::fs::write(&path, &whole[..length]).unwrap();

@@ -74,7 +74,11 @@ async fn check_device(device: &str, model: PathBuf) {
     for golden in golden() {
         let prompt = json!({"model": MODEL, "prompt": golden.prompt});
         let tokens = server.client().post("/tokenize", &prompt).await.json();
-        gaps.equal(format_args!("ids of {:?}", golden.prompt), tokens["tokens"].clone(), json!(golden.prompt_ids));
+        gaps.equal(
+            format_args!("ids of {:?}", golden.prompt),
+            tokens["tokens"].clone(),
+            json!(golden.prompt_ids),
+        );
 
         let wanted = detokenize(&server, &golden.output_ids[..golden.comparable]).await;
         // A cut within a character leaves a mark where the text goes on.
@@ -108,9 +112,14 @@ async fn check_company(device: &str, model: PathBuf) {
     let client = server.client();
     let request = |index: usize| {
         let question = [
-            "What is a lighthouse for?", "Name three rivers.", "Write one sentence about rain.",
-            "What is two plus two?", "Describe a cat in five words.", "Why is the sky blue?",
-            "Give me a rhyme for blue.", "How do bees make honey?",
+            "What is a lighthouse for?",
+            "Name three rivers.",
+            "Write one sentence about rain.",
+            "What is two plus two?",
+            "Describe a cat in five words.",
+            "Why is the sky blue?",
+            "Give me a rhyme for blue.",
+            "How do bees make honey?",
         ][index];
         json!({
             "model": MODEL, "messages": [{"role": "user", "content": question}],

@@ -49,11 +49,9 @@ fn every_yaml_file_parses() {
 fn pipelines_use_only_what_is_declared_and_everything_declared_is_used() {
     let config = yaml("otel-collector/config.yaml");
     let mut gaps = Gaps::default();
-    for (section, role) in [
-        ("receivers", "receivers"),
-        ("processors", "processors"),
-        ("exporters", "exporters"),
-    ] {
+    for (section, role) in
+        [("receivers", "receivers"), ("processors", "processors"), ("exporters", "exporters")]
+    {
         let declared = keys(&config[section]);
         let pipelines = config["service"]["pipelines"].as_object().expect("pipelines");
         let used: BTreeSet<String> =

@@ -32,7 +32,8 @@ fn packages() -> Vec<serde_json::Value> {
     let arguments = ["metadata", "--format-version", "1"];
     let printed = super::try_cargo(&arguments).unwrap_or_else(|_| {
         let version = super::rustc_version();
-        let host = version.lines().find_map(|line| line.strip_prefix("host: ")).expect("rustc -vV has a host");
+        let host =
+            version.lines().find_map(|line| line.strip_prefix("host: ")).expect("rustc -vV has a host");
         super::cargo(&[&arguments[..], &["--filter-platform", host]].concat())
     });
     let metadata: serde_json::Value = serde_json::from_str(&printed).unwrap();

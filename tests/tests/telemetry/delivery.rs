@@ -97,8 +97,10 @@ async fn a_collector_that_comes_late_gets_the_first_requests() {
     for transport in [Transport::Grpc, Transport::Http] {
         // Two ports that nobody listens on yet.
         let (grpc, http) = {
-            let listeners =
-                (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+            let listeners = (
+                TcpListener::bind("127.0.0.1:0").await.unwrap(),
+                TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            );
             (listeners.0.local_addr().unwrap(), listeners.1.local_addr().unwrap())
         };
         let address = if transport == Transport::Grpc { grpc } else { http };
@@ -112,7 +114,8 @@ async fn a_collector_that_comes_late_gets_the_first_requests() {
         }
         // A failed attempt shows that the exporter has tried.
         scrape_until(server.client(), "a failed attempt", |scrape| {
-            scrape.value("limpid_otlp_exporter_requests_total", &[("signal", "traces"), ("result", "failed")]) > 0.0
+            scrape.value("limpid_otlp_exporter_requests_total", &[("signal", "traces"), ("result", "failed")])
+                > 0.0
         })
         .await;
         let receiver = OtlpReceiver::start_on(grpc, http).await;
@@ -155,10 +158,11 @@ async fn exporting_does_not_feed_itself() {
     let receiver = OtlpReceiver::start().await;
     let server = sending_to(&receiver, Transport::Grpc).env("RUST_LOG", "trace").start().await;
     server.client().post(COMPLETIONS, &completion(2)).await;
-    receiver.wait_for("the request's spans", SOON, |received| {
-        (spans::all(received).len() >= SPANS_PER_REQUEST as usize).then_some(())
-    })
-    .await;
+    receiver
+        .wait_for("the request's spans", SOON, |received| {
+            (spans::all(received).len() >= SPANS_PER_REQUEST as usize).then_some(())
+        })
+        .await;
     let before = receiver.received();
     receiver
         .wait_for("ten more metric exports", SOON, |received| {
@@ -168,5 +172,8 @@ async fn exporting_does_not_feed_itself() {
     let after = receiver.received();
     assert_eq!(spans::all(&after).len(), spans::all(&before).len(), "spans of the export itself");
     assert_eq!(after.logs.len(), before.logs.len(), "logs of the export itself");
-    assert!(scrape(server.client()).await.value("limpid_otlp_exporter_spans_total", &[("result", "exported")]) >= 5.0);
+    assert!(
+        scrape(server.client()).await.value("limpid_otlp_exporter_spans_total", &[("result", "exported")])
+            >= 5.0
+    );
 }

@@ -31,7 +31,8 @@ async fn the_jaeger_example_sends_the_traces_it_prints() {
         .unwrap();
     let (out, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{out}\n{log}");
-    let printed: Vec<&str> = out.lines().filter_map(|line| line.rsplit_once("/trace/")).map(|(_, id)| id).collect();
+    let printed: Vec<&str> =
+        out.lines().filter_map(|line| line.rsplit_once("/trace/")).map(|(_, id)| id).collect();
     assert_eq!(printed.len(), 2, "{out}");
     let traces = spans::traces(&spans::all(&receiver.received()));
     for id in printed {

@@ -153,7 +153,8 @@ async fn grpc_pointed_at_an_http_port_is_logged_with_the_endpoint_and_counted() 
     let failed = crate::scrape_until(server.client(), "a failed export", |scrape| {
         let family = scrape.families.get("limpid_otlp_exporter_requests_total");
         family.is_some_and(|_| {
-            scrape.value("limpid_otlp_exporter_requests_total", &[("result", "failed"), ("signal", "traces")]) > 0.0
+            scrape.value("limpid_otlp_exporter_requests_total", &[("result", "failed"), ("signal", "traces")])
+                > 0.0
         })
     })
     .await;

@@ -73,9 +73,9 @@ fn with(mut request: Value, fields: Value) -> Value {
 async fn trace(receiver: &OtlpReceiver, what: &str, check: impl Fn(&Trace) -> bool) -> Trace {
     receiver
         .wait_for(what, SOON, |received| {
-            spans::traces(&spans::all(received)).into_iter().find(|trace| {
-                trace.of_kind(spans::SpanKind::Server).len() == 1 && check(trace)
-            })
+            spans::traces(&spans::all(received))
+                .into_iter()
+                .find(|trace| trace.of_kind(spans::SpanKind::Server).len() == 1 && check(trace))
         })
         .await
 }

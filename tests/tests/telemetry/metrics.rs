@@ -36,7 +36,10 @@ async fn the_first_scrape_has_every_promised_family_at_zero() {
         let name = promised.name;
         let Some(family) = gaps.some(name, scrape.families.get(name)) else { continue };
         gaps.equal(format_args!("{name}'s type"), family.kind.as_str(), promised.kind);
-        gaps.expect(family.samples.iter().all(|sample| sample.value == 0.0), format_args!("{name} is not at 0"));
+        gaps.expect(
+            family.samples.iter().all(|sample| sample.value == 0.0),
+            format_args!("{name} is not at 0"),
+        );
         if let Some(buckets) = promised.buckets {
             let series = scrape.histograms(name);
             gaps.equal(format_args!("{name}'s series"), series.keys().cloned().collect(), vec![base.clone()]);
@@ -171,7 +174,8 @@ async fn ten_tokens_are_one_first_token_nine_gaps_and_ten_counts() {
     let answer = server.client().post(CHAT, &chat(10)).await.json();
     let took = asked.elapsed().as_secs_f64();
     let scrape =
-        scrape_until(server.client(), "the request's count", |scrape| scrape.value(SUCCESS, &[]) == 1.0).await;
+        scrape_until(server.client(), "the request's count", |scrape| scrape.value(SUCCESS, &[]) == 1.0)
+            .await;
     let mut gaps = Gaps::default();
     let prompt_tokens = answer["usage"]["prompt_tokens"].as_f64().unwrap();
     for (name, count) in [
@@ -209,7 +213,8 @@ async fn a_single_token_has_no_gap_and_no_nan() {
     let server = Options::new(&tiny_model()).start().await;
     server.client().post(CHAT, &chat(1)).await;
     let scrape =
-        scrape_until(server.client(), "the request's count", |scrape| scrape.value(SUCCESS, &[]) == 1.0).await;
+        scrape_until(server.client(), "the request's count", |scrape| scrape.value(SUCCESS, &[]) == 1.0)
+            .await;
     assert_eq!(scrape.histogram("vllm:inter_token_latency_seconds").count, 0.0);
     assert_eq!(scrape.histogram("vllm:time_to_first_token_seconds").count, 1.0);
 }
@@ -237,7 +242,9 @@ async fn time_to_first_token_is_what_clients_measure() {
 /// What must hold of any scrape of an idle server.
 fn check_books(gaps: &mut Gaps, scrape: &Scrape, requests: f64) {
     gaps.equal("ended requests", scrape.value(SUCCESS, &[]), requests);
-    for name in ["vllm:e2e_request_latency_seconds", "vllm:request_prompt_tokens", "vllm:request_generation_tokens"] {
+    for name in
+        ["vllm:e2e_request_latency_seconds", "vllm:request_prompt_tokens", "vllm:request_generation_tokens"]
+    {
         gaps.equal(format_args!("{name}'s count"), scrape.histogram(name).count, requests);
     }
     for (counter, histogram) in [
@@ -278,7 +285,8 @@ async fn the_books_balance_over_finished_stopped_aborted_queued_and_refused_requ
     });
     let ended: i32 = join_all(requests).await.into_iter().sum();
     let idle = scrape_until(client, "all requests ended", |scrape| {
-        scrape.value(SUCCESS, &[]) == f64::from(ended) && scrape.value("vllm:num_requests_running", &[]) == 0.0
+        scrape.value(SUCCESS, &[]) == f64::from(ended)
+            && scrape.value("vllm:num_requests_running", &[]) == 0.0
     })
     .await;
     let mut gaps = Gaps::default();
@@ -408,7 +416,9 @@ async fn deltas_add_up_to_the_scraped_counters() {
     for tokens in [3, 4, 5] {
         server.client().post(CHAT, &chat(tokens)).await;
         let exports = receiver.received().metrics.len();
-        receiver.wait_for("one more export", SOON, |received| received.metrics.get(exports).map(|_| ())).await;
+        receiver
+            .wait_for("one more export", SOON, |received| received.metrics.get(exports).map(|_| ()))
+            .await;
     }
     let scraped =
         scrape_until(server.client(), "three requests", |scrape| scrape.value(SUCCESS, &[]) == 3.0).await;
@@ -433,7 +443,11 @@ async fn deltas_add_up_to_the_scraped_counters() {
             }
         }
     }
-    gaps.equal("tokens", sums.get("tokens").copied(), Some(scraped.value("vllm:generation_tokens_total", &[])));
+    gaps.equal(
+        "tokens",
+        sums.get("tokens").copied(),
+        Some(scraped.value("vllm:generation_tokens_total", &[])),
+    );
     gaps.equal("tokens", sums.get("tokens").copied(), Some(12.0));
     gaps.equal("requests", sums.get("requests").copied(), Some(3.0));
     gaps.assert_none("sum of deltas = counter");

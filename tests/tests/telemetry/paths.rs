@@ -34,7 +34,10 @@ async fn a_client_that_leaves_mid_stream_leaves_a_trace() {
         Some(vec!["abort".to_owned()]),
     );
     let tokens = model.int("gen_ai.usage.output_tokens");
-    gaps.expect(tokens.is_some_and(|tokens| (1..4000).contains(&tokens)), format_args!("{tokens:?} output tokens"));
+    gaps.expect(
+        tokens.is_some_and(|tokens| (1..4000).contains(&tokens)),
+        format_args!("{tokens:?} output tokens"),
+    );
     gaps.expect(tree.server().encloses(model), "the model span outlives its parent");
     gaps.expect(model.double("gen_ai.latency.time_in_model_decode").is_some(), "it had decoded");
     for name in ["queue", "prefill", "decode"] {
@@ -50,7 +53,8 @@ async fn a_client_that_leaves_the_queue_leaves_a_trace_without_times_that_never_
     let client = server.client();
     let running = start_stream(client).await;
     let queued = async {
-        scrape_until(client, "one waiting", |scrape| scrape.value("vllm:num_requests_waiting", &[]) == 1.0).await;
+        scrape_until(client, "one waiting", |scrape| scrape.value("vllm:num_requests_waiting", &[]) == 1.0)
+            .await;
     };
     client.post_and_leave(CHAT, &chat(10), queued).await;
     let tree = trace(&receiver, "the queued request's trace", |trace| {
@@ -66,9 +70,13 @@ async fn a_client_that_leaves_the_queue_leaves_a_trace_without_times_that_never_
         Some(vec!["abort".to_owned()]),
     );
     gaps.equal("output tokens", model.int("gen_ai.usage.output_tokens"), Some(0));
-    for name in ["time_in_model_prefill", "time_in_model_decode", "time_in_model_inference", "time_to_first_token",
-        "time_in_queue"]
-    {
+    for name in [
+        "time_in_model_prefill",
+        "time_in_model_decode",
+        "time_in_model_inference",
+        "time_to_first_token",
+        "time_in_queue",
+    ] {
         let value = model.double(&format!("gen_ai.latency.{name}"));
         gaps.expect(value.is_none(), format_args!("{name} is {value:?}, though it never ran"));
     }
@@ -123,7 +131,10 @@ async fn the_callers_trace_goes_on() {
     let model = tree.model().unwrap();
     assert_eq!(model.inner.parent_span_id, server_span.inner.span_id);
     let answered = reply.header("traceresponse");
-    assert!(answered.contains(&tree.id()) && answered.contains(&hex(&server_span.inner.span_id)), "{answered:?}");
+    assert!(
+        answered.contains(&tree.id()) && answered.contains(&hex(&server_span.inner.span_id)),
+        "{answered:?}"
+    );
 }
 
 #[tokio::test]
@@ -142,7 +153,10 @@ async fn a_caller_that_does_not_sample_gets_no_spans_and_a_broken_one_gets_its_o
         "nonsense",
     ];
     for value in broken {
-        assert_eq!(client.post_with(COMPLETIONS, &[("traceparent", value)], &completion(2)).await.status, 200);
+        assert_eq!(
+            client.post_with(COMPLETIONS, &[("traceparent", value)], &completion(2)).await.status,
+            200
+        );
     }
     let ended = server.stop().await;
     assert!(ended.status.success());
@@ -175,9 +189,8 @@ async fn requests_under_load_have_one_trace_each_without_orphans() {
     let server = sending_to(&receiver, Transport::Grpc).arg("--max-num-seqs", "8").start().await;
     let client = server.client();
     let requests = (0..60u64).map(|index| async move {
-        let mut stream = client
-            .stream(COMPLETIONS, &[], &with(completion(1 + index % 40), json!({"stream": true})))
-            .await;
+        let mut stream =
+            client.stream(COMPLETIONS, &[], &with(completion(1 + index % 40), json!({"stream": true}))).await;
         if index % 3 == 0 {
             stream.next().await;
         } else {
@@ -192,7 +205,8 @@ async fn requests_under_load_have_one_trace_each_without_orphans() {
     gaps.equal("traces", traces.len(), 60);
     for trace in &traces {
         gaps.equal("SERVER spans", trace.of_kind(spans::SpanKind::Server).len(), 1);
-        let models = trace.spans.iter().filter(|span| span.attribute("gen_ai.operation.name").is_some()).count();
+        let models =
+            trace.spans.iter().filter(|span| span.attribute("gen_ai.operation.name").is_some()).count();
         gaps.equal("model spans", models, 1);
         for span in &trace.spans {
             let parent = &span.inner.parent_span_id;
