@@ -10,7 +10,7 @@
 //!   adapters) or is the host's (the CPU), which other programs need too;
 //! - `--max-num-seqs` sequences of `--max-model-len` tokens, because more can never be in use at once.
 
-use crate::device::{DeviceLimits, Memory};
+use crate::device::{DeviceLimits, DeviceMemory};
 use crate::program::Program;
 
 /// Bytes of the KV pool on a device whose memory is not known or not its own: small enough for a laptop that has other
@@ -78,7 +78,7 @@ impl EngineConfig {
         &self,
         program: &Program,
         context_length: usize,
-        memory: Memory,
+        memory: DeviceMemory,
     ) -> Result<ResolvedConfig, ConfigError> {
         let max_model_len = self.max_model_len.unwrap_or(context_length);
         if !(2..=context_length).contains(&max_model_len) {
@@ -108,11 +108,11 @@ impl EngineConfig {
             (DEFAULT_POOL_BYTES / sizes.block.max(1)).max(sizes.blocks_per_sequence as u64 + 1);
         let num_blocks = match (self.num_gpu_blocks_override, memory) {
             (Some(blocks), _) => sizes.check_override(blocks, block_size)?,
-            (None, Memory::Own(bytes)) => sizes.cap(sizes.fit(bytes, utilization)?, max_num_seqs),
-            (None, Memory::Shared(bytes)) => {
+            (None, DeviceMemory::Own(bytes)) => sizes.cap(sizes.fit(bytes, utilization)?, max_num_seqs),
+            (None, DeviceMemory::Shared(bytes)) => {
                 sizes.cap(sizes.fit(bytes, utilization)?.min(default_pool), max_num_seqs)
             }
-            (None, Memory::Unknown) => sizes.cap(default_pool, max_num_seqs),
+            (None, DeviceMemory::Unknown) => sizes.cap(default_pool, max_num_seqs),
         };
         Ok(ResolvedConfig {
             max_model_len,
@@ -265,7 +265,7 @@ mod tests {
         EngineConfig { max_num_seqs: 8, max_num_batched_tokens: 56, ..EngineConfig::default() }
     }
 
-    fn refused(config: EngineConfig, memory: Memory) -> ConfigError {
+    fn refused(config: EngineConfig, memory: DeviceMemory) -> ConfigError {
         config.resolve(&program(), 1000, memory).unwrap_err()
     }
 
@@ -273,7 +273,7 @@ mod tests {
     fn pool_takes_what_weights_and_activations_leave() {
         // Half of 8 MiB, less 1 MiB and 64 KiB, in blocks of 16 KiB.
         let config = EngineConfig { gpu_memory_utilization: 0.5, ..config() };
-        let resolved = config.resolve(&program(), 1000, Memory::Own(8 << 20)).unwrap();
+        let resolved = config.resolve(&program(), 1000, DeviceMemory::Own(8 << 20)).unwrap();
         assert_eq!(resolved.num_blocks, (3 * 1024 - 64) / 16);
         assert_eq!(resolved.max_model_len, 1000);
         assert_eq!(
@@ -285,41 +285,42 @@ mod tests {
     #[test]
     fn pool_is_no_larger_than_all_sequences_at_full_length() {
         let all = 8 * 1000_usize.div_ceil(16) + 1;
-        assert_eq!(config().resolve(&program(), 1000, Memory::Own(1 << 40)).unwrap().num_blocks, all);
-        assert_eq!(config().resolve(&program(), 1000, Memory::Unknown).unwrap().num_blocks, all);
+        assert_eq!(config().resolve(&program(), 1000, DeviceMemory::Own(1 << 40)).unwrap().num_blocks, all);
+        assert_eq!(config().resolve(&program(), 1000, DeviceMemory::Unknown).unwrap().num_blocks, all);
     }
 
     #[test]
     fn unknown_memory_gives_the_default_pool_or_one_full_sequence() {
-        let resolved = config().resolve(&program(), 1 << 20, Memory::Unknown).unwrap();
+        let resolved = config().resolve(&program(), 1 << 20, DeviceMemory::Unknown).unwrap();
         assert_eq!(resolved.num_blocks as u64 * (16 << 10), DEFAULT_POOL_BYTES);
-        let resolved = config().resolve(&program(), 1 << 24, Memory::Unknown).unwrap();
+        let resolved = config().resolve(&program(), 1 << 24, DeviceMemory::Unknown).unwrap();
         assert_eq!(resolved.num_blocks, (1 << 20) + 1);
     }
 
     #[test]
     fn memory_of_the_host_gives_no_more_than_the_default_pool() {
         let blocks = |memory| config().resolve(&program(), 1 << 20, memory).unwrap().num_blocks;
-        assert_eq!(blocks(Memory::Shared(1 << 40)), blocks(Memory::Unknown));
-        assert!(blocks(Memory::Own(1 << 40)) > blocks(Memory::Unknown));
+        assert_eq!(blocks(DeviceMemory::Shared(1 << 40)), blocks(DeviceMemory::Unknown));
+        assert!(blocks(DeviceMemory::Own(1 << 40)) > blocks(DeviceMemory::Unknown));
         assert!(matches!(
-            config().resolve(&program(), 1 << 20, Memory::Shared(1 << 20)),
+            config().resolve(&program(), 1 << 20, DeviceMemory::Shared(1 << 20)),
             Err(ConfigError { setting: "--gpu-memory-utilization", .. })
         ));
     }
 
     #[test]
     fn pool_too_small_for_one_sequence_is_refused_with_what_is_missing() {
-        let error = refused(config(), Memory::Own(2 << 20));
+        let error = refused(config(), DeviceMemory::Own(2 << 20));
         assert_eq!(error.setting, "--gpu-memory-utilization");
         assert!(
             error.allowed.contains("64 KV blocks") && error.allowed.contains("leaves 47 blocks"),
             "{error}"
         );
-        let error = refused(EngineConfig { num_gpu_blocks_override: Some(63), ..config() }, Memory::Unknown);
+        let error =
+            refused(EngineConfig { num_gpu_blocks_override: Some(63), ..config() }, DeviceMemory::Unknown);
         assert_eq!((error.setting, error.found.as_str()), ("--num-gpu-blocks-override", "63"));
         let config = EngineConfig { num_gpu_blocks_override: Some(64), ..config() };
-        assert_eq!(config.resolve(&program(), 1000, Memory::Unknown).unwrap().num_blocks, 64);
+        assert_eq!(config.resolve(&program(), 1000, DeviceMemory::Unknown).unwrap().num_blocks, 64);
     }
 
     #[test]
@@ -341,7 +342,7 @@ mod tests {
             ),
         ];
         for (config, setting) in cases {
-            assert_eq!(refused(config, Memory::Unknown).setting, setting);
+            assert_eq!(refused(config, DeviceMemory::Unknown).setting, setting);
         }
     }
 }

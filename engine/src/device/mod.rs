@@ -118,7 +118,7 @@ pub struct DeviceInfo {
 
 /// Memory that a device offers, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum DeviceMemory {
     /// The device's own: nobody else needs it.
     Own(u64),
     /// The host's, which other programs need too.
@@ -133,7 +133,7 @@ pub trait Adapter: Send {
     fn info(&self) -> &DeviceInfo;
 
     /// What a model, its activations and its cache may use.
-    fn memory(&self) -> Memory;
+    fn memory(&self) -> DeviceMemory;
 
     /// Uploads the weights, allocates the cache and the activations, builds every pipeline.
     fn open(

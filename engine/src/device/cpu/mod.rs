@@ -19,7 +19,9 @@ use self::simd::SimdLevel;
 use self::step::{Scratch, Step};
 use self::team::Team;
 use super::batch_check::check_batch;
-use super::{Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, ExecuteTimes, Memory, WeightSource};
+use super::{
+    Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteTimes, WeightSource,
+};
 use crate::program::{OpKind, Program, Rows, WeightId};
 
 mod attention;
@@ -67,8 +69,8 @@ impl Adapter for CpuAdapter {
         &self.info
     }
 
-    fn memory(&self) -> Memory {
-        machine::available_memory().map_or(Memory::Unknown, Memory::Shared)
+    fn memory(&self) -> DeviceMemory {
+        machine::available_memory().map_or(DeviceMemory::Unknown, DeviceMemory::Shared)
     }
 
     fn open(
