@@ -67,6 +67,9 @@ pub mod key {
     pub const CACHED_TOKENS: &str = "limpid.prefill.cached_tokens";
     pub const CHUNK_TOKENS: &str = "limpid.prefill.chunk_tokens";
     pub const RESULT: &str = "result";
+    pub const MODEL_NAME: &str = "model_name";
+    pub const ENGINE: &str = "engine";
+    pub const PART: &str = "part";
     pub const SIGNAL: &str = "signal";
 }
 

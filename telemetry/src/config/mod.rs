@@ -17,6 +17,7 @@
 
 mod endpoint;
 mod env;
+mod metrics;
 mod resource;
 mod sampler;
 #[cfg(test)]
@@ -30,6 +31,8 @@ use opentelemetry_sdk::trace::Sampler;
 
 pub(crate) use endpoint::{Protocol, Push, Signal};
 use env::Env;
+pub(crate) use metrics::{Measure, MetricsConfig};
+pub use metrics::{MetricsDialect, MetricsSettings};
 
 /// What `--collect-detailed-traces` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +57,8 @@ pub struct TelemetrySettings {
     pub collect_detailed_traces: Vec<DetailedTraces>,
     /// Also writes vLLM's attribute spellings (`gen_ai.usage.prompt_tokens`, `gen_ai.system`, …) on model spans.
     pub vllm_compatible_attributes: bool,
+    /// Which metrics there are.
+    pub metrics: MetricsSettings,
     /// More resource attributes (device name, type, backend).
     pub resource: Vec<(&'static str, String)>,
     /// Version of the program that serves, for `service.version`.
@@ -72,17 +77,9 @@ pub struct TelemetryConfig {
     pub(crate) queue: SpanQueue,
     pub(crate) resource: Resource,
     pub(crate) measure: Measure,
+    pub(crate) stats: MetricsConfig,
     pub(crate) detailed_traces_asked: bool,
     pub(crate) vllm_compatible_attributes: bool,
-}
-
-/// Which of the detailed times are reported.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Measure {
-    /// `time_in_model_forward`.
-    pub(crate) forward: bool,
-    /// `time_in_model_execute`.
-    pub(crate) execute: bool,
 }
 
 /// Bounds of the queue between ended spans and the exporter (`OTEL_BSP_*`).
@@ -142,12 +139,7 @@ impl TelemetryConfig {
             "--otlp-metrics-endpoint",
             settings.otlp_metrics_endpoint.as_deref(),
         )?;
-        let asks = |wanted| {
-            settings
-                .collect_detailed_traces
-                .iter()
-                .any(|&asked| asked == wanted || asked == DetailedTraces::All)
-        };
+        let measure = Measure::new(&settings.collect_detailed_traces);
         Ok(TelemetryConfig {
             disabled,
             traces: traces.filter(|_| !disabled),
@@ -157,7 +149,8 @@ impl TelemetryConfig {
             sampler: sampler::resolve(&env)?,
             queue: SpanQueue::resolve(&env)?,
             resource: resource::resolve(&env, &settings)?,
-            measure: Measure { forward: asks(DetailedTraces::Model), execute: asks(DetailedTraces::Worker) },
+            measure,
+            stats: MetricsConfig::resolve(&settings.metrics, measure)?,
             detailed_traces_asked: !settings.collect_detailed_traces.is_empty(),
             vllm_compatible_attributes: settings.vllm_compatible_attributes,
         })

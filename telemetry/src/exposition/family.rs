@@ -21,6 +21,7 @@ pub(super) enum FamilyKind {
     Counter,
     Gauge,
     Histogram,
+    Summary,
 }
 
 pub(super) struct Series {
@@ -100,7 +101,9 @@ fn family<T: Copy>(
                         .unwrap_or_default(),
                 },
             });
-            (FamilyKind::Histogram, series.collect())
+            // A histogram without bounds is how a summary comes: sum and count alone.
+            let summary = histogram.data_points().all(|point| point.bounds().next().is_none());
+            (if summary { FamilyKind::Summary } else { FamilyKind::Histogram }, series.collect())
         }
         MetricData::ExponentialHistogram(_) => return None,
     };
