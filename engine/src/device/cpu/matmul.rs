@@ -203,14 +203,12 @@ impl Kernel for MultiplyTile<'_> {
         let rows = self.sums.len();
         let mut row = match L::REGISTERS {
             Registers::Rows8Columns32 => self.blocks::<L, 8, 32>(0),
-            #[cfg(target_arch = "x86_64")]
             Registers::Rows6Columns16 => self.blocks::<L, 6, 16>(0),
             Registers::Rows4Columns8 => self.blocks::<L, 4, 8>(0),
         };
         if rows - row >= 4 {
             row = match L::REGISTERS {
                 Registers::Rows8Columns32 => self.blocks::<L, 4, 32>(row),
-                #[cfg(target_arch = "x86_64")]
                 Registers::Rows6Columns16 => self.blocks::<L, 4, 16>(row),
                 Registers::Rows4Columns8 => row,
             };

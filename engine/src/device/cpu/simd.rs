@@ -95,11 +95,11 @@ pub(super) trait Kernel {
 
 /// How many accumulators the vector registers of a level hold.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code)] // each architecture has some of them
 pub(super) enum Registers {
     /// 8 rows of 32 values: 32 registers of 16 values, half of them accumulators.
     Rows8Columns32,
-    /// 6 rows of 16 values: 16 registers of 8 values.
-    #[cfg(target_arch = "x86_64")]
+    /// 6 rows of 16 values: 16 registers of 8 values, or 32 of 4.
     Rows6Columns16,
     /// 4 rows of 8 values: 16 registers of 4 values.
     Rows4Columns8,
@@ -142,7 +142,8 @@ struct Avx512;
 
 impl Lanes for Baseline {
     const FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
-    const REGISTERS: Registers = Registers::Rows4Columns8;
+    const REGISTERS: Registers =
+        if cfg!(target_arch = "aarch64") { Registers::Rows6Columns16 } else { Registers::Rows4Columns8 };
 }
 
 #[cfg(target_arch = "x86_64")]
