@@ -2,17 +2,18 @@
 //! ([`ResolvedConfig`]), after which nothing needs checking any more.
 //!
 //! The KV pool has one size for the engine's whole life. Without `--num-gpu-blocks-override` it is the
-//! smaller of
+//! smallest of
 //!
-//! - what is left of `--gpu-memory-utilization` of the device's memory after weights and activations; where
-//!   the memory is not known (the CPU, most wgpu adapters), [`DEFAULT_POOL_BYTES`], or one full sequence if
-//!   that is more;
+//! - what is left of `--gpu-memory-utilization` of the device's memory after weights and activations, where
+//!   that memory is known;
+//! - [`DEFAULT_POOL_BYTES`], or one full sequence if that is more, where the memory is not known (most wgpu
+//!   adapters) or is the host's (the CPU), which other programs need too;
 //! - `--max-num-seqs` sequences of `--max-model-len` tokens, because more can never be in use at once.
 
-use crate::device::DeviceLimits;
+use crate::device::{DeviceLimits, DeviceMemory};
 use crate::program::Program;
 
-/// Bytes of the KV pool on a device whose memory is not known: small enough for a laptop that has other
+/// Bytes of the KV pool on a device whose memory is not known or not its own: small enough for a laptop that has other
 /// things to do, large enough for tens of thousands of tokens of a small model.
 pub const DEFAULT_POOL_BYTES: u64 = 2 << 30;
 
@@ -69,7 +70,7 @@ impl Default for EngineConfig {
 
 impl EngineConfig {
     /// Checks the settings and sizes the pool. `context_length` is the model's longest sequence,
-    /// `available_memory` the bytes that weights, activations and cache may use together, if known.
+    /// `memory` what weights, activations and cache may use together.
     ///
     /// # Errors
     /// The first setting that cannot be used.
@@ -77,7 +78,7 @@ impl EngineConfig {
         &self,
         program: &Program,
         context_length: usize,
-        available_memory: Option<u64>,
+        memory: DeviceMemory,
     ) -> Result<ResolvedConfig, ConfigError> {
         let max_model_len = self.max_model_len.unwrap_or(context_length);
         if !(2..=context_length).contains(&max_model_len) {
@@ -103,13 +104,15 @@ impl EngineConfig {
             block: program.kv_bytes_per_token() * block_size as u64,
             blocks_per_sequence: max_model_len.div_ceil(block_size),
         };
-        let num_blocks = match (self.num_gpu_blocks_override, available_memory) {
+        let default_pool =
+            (DEFAULT_POOL_BYTES / sizes.block.max(1)).max(sizes.blocks_per_sequence as u64 + 1);
+        let num_blocks = match (self.num_gpu_blocks_override, memory) {
             (Some(blocks), _) => sizes.check_override(blocks, block_size)?,
-            (None, Some(memory)) => sizes.fit(memory, utilization, max_num_seqs)?,
-            (None, None) => {
-                let blocks = DEFAULT_POOL_BYTES / sizes.block.max(1);
-                sizes.cap(blocks.max(sizes.blocks_per_sequence as u64 + 1), max_num_seqs)
+            (None, DeviceMemory::Own(bytes)) => sizes.cap(sizes.fit(bytes, utilization)?, max_num_seqs),
+            (None, DeviceMemory::Shared(bytes)) => {
+                sizes.cap(sizes.fit(bytes, utilization)?.min(default_pool), max_num_seqs)
             }
+            (None, DeviceMemory::Unknown) => sizes.cap(default_pool, max_num_seqs),
         };
         Ok(ResolvedConfig {
             max_model_len,
@@ -140,7 +143,7 @@ impl Sizes {
     }
 
     /// Blocks that fit into `utilization` of the memory beside weights and activations.
-    fn fit(&self, memory: u64, utilization: f64, max_num_seqs: usize) -> Result<usize, ConfigError> {
+    fn fit(&self, memory: u64, utilization: f64) -> Result<u64, ConfigError> {
         let budget = (memory as f64 * utilization) as u64;
         let left = budget.saturating_sub(self.weights.saturating_add(self.activations));
         let blocks = left / self.block.max(1);
@@ -158,7 +161,7 @@ impl Sizes {
             );
             return Err(ConfigError::new("--gpu-memory-utilization", utilization, allowed));
         }
-        Ok(self.cap(blocks, max_num_seqs))
+        Ok(blocks)
     }
 
     fn check_override(&self, blocks: usize, block_size: usize) -> Result<usize, ConfigError> {
@@ -262,7 +265,7 @@ mod tests {
         EngineConfig { max_num_seqs: 8, max_num_batched_tokens: 56, ..EngineConfig::default() }
     }
 
-    fn refused(config: EngineConfig, memory: Option<u64>) -> ConfigError {
+    fn refused(config: EngineConfig, memory: DeviceMemory) -> ConfigError {
         config.resolve(&program(), 1000, memory).unwrap_err()
     }
 
@@ -270,7 +273,7 @@ mod tests {
     fn pool_takes_what_weights_and_activations_leave() {
         // Half of 8 MiB, less 1 MiB and 64 KiB, in blocks of 16 KiB.
         let config = EngineConfig { gpu_memory_utilization: 0.5, ..config() };
-        let resolved = config.resolve(&program(), 1000, Some(8 << 20)).unwrap();
+        let resolved = config.resolve(&program(), 1000, DeviceMemory::Own(8 << 20)).unwrap();
         assert_eq!(resolved.num_blocks, (3 * 1024 - 64) / 16);
         assert_eq!(resolved.max_model_len, 1000);
         assert_eq!(
@@ -282,30 +285,42 @@ mod tests {
     #[test]
     fn pool_is_no_larger_than_all_sequences_at_full_length() {
         let all = 8 * 1000_usize.div_ceil(16) + 1;
-        assert_eq!(config().resolve(&program(), 1000, Some(1 << 40)).unwrap().num_blocks, all);
-        assert_eq!(config().resolve(&program(), 1000, None).unwrap().num_blocks, all);
+        assert_eq!(config().resolve(&program(), 1000, DeviceMemory::Own(1 << 40)).unwrap().num_blocks, all);
+        assert_eq!(config().resolve(&program(), 1000, DeviceMemory::Unknown).unwrap().num_blocks, all);
     }
 
     #[test]
     fn unknown_memory_gives_the_default_pool_or_one_full_sequence() {
-        let resolved = config().resolve(&program(), 1 << 20, None).unwrap();
+        let resolved = config().resolve(&program(), 1 << 20, DeviceMemory::Unknown).unwrap();
         assert_eq!(resolved.num_blocks as u64 * (16 << 10), DEFAULT_POOL_BYTES);
-        let resolved = config().resolve(&program(), 1 << 24, None).unwrap();
+        let resolved = config().resolve(&program(), 1 << 24, DeviceMemory::Unknown).unwrap();
         assert_eq!(resolved.num_blocks, (1 << 20) + 1);
     }
 
     #[test]
+    fn memory_of_the_host_gives_no_more_than_the_default_pool() {
+        let blocks = |memory| config().resolve(&program(), 1 << 20, memory).unwrap().num_blocks;
+        assert_eq!(blocks(DeviceMemory::Shared(1 << 40)), blocks(DeviceMemory::Unknown));
+        assert!(blocks(DeviceMemory::Own(1 << 40)) > blocks(DeviceMemory::Unknown));
+        assert!(matches!(
+            config().resolve(&program(), 1 << 20, DeviceMemory::Shared(1 << 20)),
+            Err(ConfigError { setting: "--gpu-memory-utilization", .. })
+        ));
+    }
+
+    #[test]
     fn pool_too_small_for_one_sequence_is_refused_with_what_is_missing() {
-        let error = refused(config(), Some(2 << 20));
+        let error = refused(config(), DeviceMemory::Own(2 << 20));
         assert_eq!(error.setting, "--gpu-memory-utilization");
         assert!(
             error.allowed.contains("64 KV blocks") && error.allowed.contains("leaves 47 blocks"),
             "{error}"
         );
-        let error = refused(EngineConfig { num_gpu_blocks_override: Some(63), ..config() }, None);
+        let error =
+            refused(EngineConfig { num_gpu_blocks_override: Some(63), ..config() }, DeviceMemory::Unknown);
         assert_eq!((error.setting, error.found.as_str()), ("--num-gpu-blocks-override", "63"));
         let config = EngineConfig { num_gpu_blocks_override: Some(64), ..config() };
-        assert_eq!(config.resolve(&program(), 1000, None).unwrap().num_blocks, 64);
+        assert_eq!(config.resolve(&program(), 1000, DeviceMemory::Unknown).unwrap().num_blocks, 64);
     }
 
     #[test]
@@ -327,7 +342,7 @@ mod tests {
             ),
         ];
         for (config, setting) in cases {
-            assert_eq!(refused(config, None).setting, setting);
+            assert_eq!(refused(config, DeviceMemory::Unknown).setting, setting);
         }
     }
 }

@@ -116,13 +116,24 @@ pub struct DeviceInfo {
     pub driver: String,
 }
 
+/// Memory that a device offers, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceMemory {
+    /// The device's own: nobody else needs it.
+    Own(u64),
+    /// The host's, which other programs need too.
+    Shared(u64),
+    /// It cannot be known.
+    Unknown,
+}
+
 /// An adapter found and chosen, before memory is committed.
 pub trait Adapter: Send {
     /// What it is.
     fn info(&self) -> &DeviceInfo;
 
-    /// Bytes that a model and its cache may use; `None` where it cannot be known.
-    fn available_memory(&self) -> Option<u64>;
+    /// What a model, its activations and its cache may use.
+    fn memory(&self) -> DeviceMemory;
 
     /// Uploads the weights, allocates the cache and the activations, builds every pipeline.
     fn open(

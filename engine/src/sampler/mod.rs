@@ -21,6 +21,7 @@ mod tests;
 
 use std::collections::{HashMap, HashSet};
 
+use logprobs::RawLogprobs;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -71,7 +72,8 @@ impl Sampler {
     /// [`SampleError`]; the request cannot go on.
     pub fn sample(&mut self, logits: &mut [f32]) -> Result<SampledToken, SampleError> {
         let greatest = choose::argmax(logits)?;
-        let wanted = self.params.logprobs.map(|count| logprobs::best(logits, greatest, count));
+        let wanted =
+            self.params.logprobs.map(|count| RawLogprobs::read(logits, logits[greatest as usize], count));
         let raw = wanted.is_some().then(|| logits.to_vec());
         let greatest = if self.adjust(logits) { choose::argmax(logits)? } else { greatest };
         let id = self.choose(logits, greatest)?;
@@ -80,7 +82,7 @@ impl Sampler {
             *self.output_counts.entry(id).or_default() += 1;
         }
         let logprobs = match (wanted, raw) {
-            (Some(best), Some(raw)) => Some(best.with_chosen(raw[id as usize])),
+            (Some(wanted), Some(raw)) => Some(wanted.with_chosen(raw[id as usize])),
             _ => None,
         };
         Ok(SampledToken { id, logprobs })
@@ -139,13 +141,6 @@ impl Sampler {
             return Ok(greatest);
         }
         let uniform: f64 = self.rng.random();
-        let params = &self.params;
-        let unfiltered = params.top_p >= 1.0
-            && params.min_p <= 0.0
-            && params.top_k.is_none_or(|k| k == 0 || k >= logits.len());
-        Ok(match unfiltered {
-            true => choose::from_all(logits, max, params.temperature, uniform),
-            false => choose::from_filtered(logits, max, params, uniform),
-        })
+        Ok(choose::sample(logits, max, &self.params, uniform))
     }
 }

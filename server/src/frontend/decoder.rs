@@ -247,8 +247,10 @@ mod tests {
     #[test]
     fn a_character_of_four_tokens_comes_in_one_piece() {
         let mut decoder = Decoder::new(&params(), Vec::new(), true);
-        let pieces: Vec<String> =
-            tokens("😀").iter().map(|token| decoder.push(&[token.clone()], None, &ByteModel).text).collect();
+        let pieces: Vec<String> = tokens("😀")
+            .iter()
+            .map(|token| decoder.push(std::slice::from_ref(token), None, &ByteModel).text)
+            .collect();
         assert_eq!(pieces, ["", "", "", "😀"]);
     }
 

@@ -36,7 +36,7 @@ pub(super) fn open(
     let device_info = adapter.info().clone();
     let settings = telemetry_settings(options, &device_info);
     let telemetry_config = TelemetryConfig::resolve(settings, &|name| std::env::var(name).ok())?;
-    let config = options.engine.resolve(&model.program, model.context_length, adapter.available_memory())?;
+    let config = options.engine.resolve(&model.program, model.context_length, adapter.memory())?;
     log_what_is_served(options, &model, &device_info, &config);
 
     let device = adapter

@@ -19,7 +19,9 @@ use self::simd::SimdLevel;
 use self::step::{Scratch, Step};
 use self::team::Team;
 use super::batch_check::check_batch;
-use super::{Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, ExecuteTimes, WeightSource};
+use super::{
+    Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteTimes, WeightSource,
+};
 use crate::program::{OpKind, Program, Rows, WeightId};
 
 mod attention;
@@ -67,8 +69,8 @@ impl Adapter for CpuAdapter {
         &self.info
     }
 
-    fn available_memory(&self) -> Option<u64> {
-        machine::available_memory()
+    fn memory(&self) -> DeviceMemory {
+        machine::available_memory().map_or(DeviceMemory::Unknown, DeviceMemory::Shared)
     }
 
     fn open(
@@ -165,23 +167,23 @@ impl Memory {
         let mut angles: Vec<RopeAngles> = Vec::new();
         for op in &program.ops {
             match op.kind {
-                OpKind::Embed { table: id, .. } | OpKind::MatMul { weight: id, .. } => {
-                    if matrices[id.0].is_none() {
-                        let weight = &program.weights[id.0];
-                        matrices[id.0] = Some(PackedWeight::new(weight, weights.weight(id), threads)?);
-                    }
+                OpKind::Embed { table: id, .. } | OpKind::MatMul { weight: id, .. }
+                    if matrices[id.0].is_none() =>
+                {
+                    let weight = &program.weights[id.0];
+                    matrices[id.0] = Some(PackedWeight::new(weight, weights.weight(id), threads)?);
                 }
                 OpKind::RmsNorm { weight: id, .. } => vectors[id.0] = Some(vector(program, weights, id)?),
-                OpKind::Rope { rotary, base, .. } => {
-                    if !angles.iter().any(|angles| angles.is_for(rotary, base)) {
-                        let len = size(&op.name, &[limits.max_tokens, rotary])?;
-                        angles.push(RopeAngles {
-                            rotary,
-                            base,
-                            frequencies: rows::rope_frequencies(rotary, base),
-                            table: SharedBuffer::new(&op.name, len)?,
-                        });
-                    }
+                OpKind::Rope { rotary, base, .. }
+                    if !angles.iter().any(|angles| angles.is_for(rotary, base)) =>
+                {
+                    let len = size(&op.name, &[limits.max_tokens, rotary])?;
+                    angles.push(RopeAngles {
+                        rotary,
+                        base,
+                        frequencies: rows::rope_frequencies(rotary, base),
+                        table: SharedBuffer::new(&op.name, len)?,
+                    });
                 }
                 _ => {}
             }

@@ -14,7 +14,9 @@ use wgpu::BufferUsages;
 use self::gpu::{Gpu, Options};
 use self::plan::Plan;
 use super::batch_check::check_batch;
-use super::{Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, ExecuteTimes, WeightSource};
+use super::{
+    Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteTimes, WeightSource,
+};
 use crate::program::Program;
 
 mod adapter;
@@ -52,8 +54,8 @@ impl Adapter for WgpuAdapter {
     }
 
     /// wgpu has no portable way to ask.
-    fn available_memory(&self) -> Option<u64> {
-        None
+    fn memory(&self) -> DeviceMemory {
+        DeviceMemory::Unknown
     }
 
     fn open(
