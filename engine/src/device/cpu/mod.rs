@@ -2,8 +2,8 @@
 //!
 //! Weights stay quantised and are expanded in registers or in a tile of the first-level cache ([`packed`],
 //! [`matmul`]); activations are `f32` throughout, so results are those of the references up to the order of
-//! additions. All threads run the whole program together, with a barrier between stages of independent ops
-//! ([`plan`], [`step`], [`team`]). Kernels are compiled for several vector instruction sets and the best the
+//! additions. All threads run the whole program together, stage after stage of independent ops ([`plan`],
+//! [`step`], [`team`]). Kernels are compiled for several vector instruction sets and the best the
 //! CPU has is used ([`simd`]).
 //!
 //! Invariant: every sum has an order that depends on its own row alone, so a row's logits are the same to the
@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use self::attention::{KvCache, TILE_ROWS, Tile};
 use self::packed::PackedWeight;
-use self::plan::Stage;
+use self::plan::{Pass, Stage};
 use self::shared::SharedBuffer;
 use self::simd::SimdLevel;
 use self::step::{Scratch, Step};
@@ -107,6 +107,8 @@ struct Memory {
     buffers: Vec<SharedBuffer>,
     caches: Vec<KvCache>,
     angles: Vec<RopeAngles>,
+    /// Filling the tables of angles, before the first stage.
+    angles_pass: Pass,
     /// Partial results of attention when a few long contexts are spread over many threads.
     partials: SharedBuffer,
     block_size: usize,
@@ -204,6 +206,7 @@ impl Memory {
             buffers: buffers.collect::<Result<_, _>>()?,
             caches: caches.collect::<Result<_, _>>()?,
             angles,
+            angles_pass: Pass::default(),
             partials: SharedBuffer::new("attention partials", PARTIALS)?,
             block_size: limits.block_size,
             program: program.clone(),
@@ -258,10 +261,11 @@ impl Device for CpuDevice {
         check_batch(batch, &self.memory.program, &self.limits)?;
         let start = Instant::now();
         cut_tiles(batch, &mut self.tiles);
+        self.memory.angles_pass.reset();
         self.memory.stages.iter_mut().for_each(Stage::reset);
         let (memory, tiles) = (&self.memory, &self.tiles[..]);
-        self.team.run(&mut self.scratch, |barrier, index, scratch| {
-            Step { memory, batch, tiles, barrier, index }.run(scratch);
+        self.team.run(&mut self.scratch, |peers, scratch| {
+            Step { memory, batch, tiles, peers }.run(scratch);
         });
         let forward = start.elapsed();
         let program = &self.memory.program;
