@@ -11,6 +11,8 @@
 
 pub(crate) mod buckets;
 pub(crate) mod hidden;
+mod queries;
+mod reference;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +20,8 @@ use crate::dialect;
 use crate::exposition::prometheus_name;
 pub use buckets::Buckets;
 pub use hidden::{HIDDEN, Hidden};
+pub use queries::{QUERIES, Query};
+pub use reference::reference_page;
 
 /// A row of the catalogue.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,9 @@ mod catalogue;
 mod delivery;
 mod example;
 mod exporters;
+mod hostile;
 mod metrics;
+mod parity;
 mod paths;
 mod tree;
 

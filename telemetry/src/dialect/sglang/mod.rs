@@ -234,7 +234,7 @@ impl Dialect for Sglang {
         if cache.queries > 0 {
             self.cache_hit_rate.set(cache.hits as f64 / cache.queries as f64);
         }
-        self.effective_input.add(cache.queries);
+        self.effective_input.add(cache.queries.saturating_sub(cache.hits));
         self.effective_device_hit.add(cache.hits);
         self.realtime_compute.add(step.num_prompt_tokens);
         self.realtime_cache.add(cache.hits);

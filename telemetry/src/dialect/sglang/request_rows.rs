@@ -43,7 +43,7 @@ pub(super) const PREFILL_EFFECTIVE_TOKENS: Row = Row {
         Kind::Counter,
         "{token}",
         "3.2",
-        "Prompt tokens at first admission: all of them, and those found cached, by tier.",
+        "Prompt tokens at first admission: input are those not found cached, the others by tier.",
     )
 };
 pub(super) const PER_STAGE_REQ_LATENCY: Row = Row {
