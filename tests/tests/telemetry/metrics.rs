@@ -267,8 +267,9 @@ async fn the_books_balance_over_finished_stopped_aborted_queued_and_refused_requ
         let request = with(completion(4 + index), json!({"prompt": prompt, "stream": true}));
         match index % 4 {
             0 => {
-                // Leaves after its first chunk.
-                let mut stream = client.stream(COMPLETIONS, &[], &request).await;
+                // Leaves after its first chunk, long before it could end.
+                let long = with(request, json!({"max_tokens": 2000}));
+                let mut stream = client.stream(COMPLETIONS, &[], &long).await;
                 stream.next().await;
                 1
             }
