@@ -45,4 +45,4 @@ pub use pipeline::{MetricsText, ModelIdentity, ModelTelemetry, Telemetry};
 #[cfg(feature = "sdk")]
 pub use request::{Operation, RequestGuard, RequestOutcome, RequestParams, RequestProgress, RequestStarted};
 #[cfg(feature = "sdk")]
-pub use trace::{HttpRequestStarted, HttpSpan};
+pub use trace::{HttpRequestStarted, HttpSpan, RequestLink};

@@ -22,12 +22,17 @@ use crate::exemplar::ExemplarStore;
 use crate::export::{Closing, Counts, Delivery, ExportRuntime, MetricsExporter, Processors, SpanExporter};
 use crate::exposition::{self, Format};
 use crate::instruments::Instruments;
-use crate::observation::StepFinished;
+use crate::observation::{Phase, StepDetail, StepFinished};
 use crate::request::{RequestGuard, RequestStarted};
-use crate::trace::{HttpRequestStarted, HttpSpan, RequestSpan, Tracing};
+use crate::trace::{HttpRequestStarted, HttpSpan, RequestLink, RequestSpan, Tracing, step_span};
 
 /// How long a batch of spans is kept for a collector that does not answer.
 const SPAN_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A step links to every request of its batch, and batches are far smaller than this.
+const MAX_STEP_LINKS: u32 = 4096;
+/// More than a request's timeline ever keeps.
+const MAX_EVENTS_PER_SPAN: u32 = 1024;
 
 /// Labels of a served model and facts that never change while it is served.
 #[derive(Clone, Debug)]
@@ -69,6 +74,7 @@ struct Inner {
     spans: Arc<Counts>,
     data_points: Arc<Counts>,
     traces_endpoint: Option<String>,
+    step_trace_ratio: f64,
     description: Vec<String>,
     /// Dropped last: the exporters above run on it.
     _runtime: Option<ExportRuntime>,
@@ -146,6 +152,7 @@ impl Telemetry {
             spans,
             data_points,
             traces_endpoint: config.traces.as_ref().map(Push::shown_endpoint),
+            step_trace_ratio: config.step_trace_ratio,
             description: describe(&config),
             _runtime: runtime,
         };
@@ -167,6 +174,17 @@ impl Telemetry {
     /// Opens the SERVER span of an HTTP request.
     pub fn http_request(&self, started: HttpRequestStarted<'_>) -> Arc<HttpSpan> {
         Arc::new(HttpSpan::start(&self.inner.tracing, &started))
+    }
+
+    /// Draws the trace of the start that began at `from` and ends now.
+    pub fn started_up(&self, phases: &[Phase], from: Instant) {
+        step_span::startup(&self.inner.tracing, phases, from, Instant::now());
+    }
+
+    /// Share of engine steps to trace; 0 unless detailed traces of everything were asked for and somebody
+    /// reads spans.
+    pub fn step_trace_ratio(&self) -> f64 {
+        if self.inner.tracing.tracer.is_some() { self.inner.step_trace_ratio } else { 0.0 }
     }
 
     /// Renders all metrics from memory for a scraper that sent this `Accept` header.
@@ -299,6 +317,8 @@ impl Exporting<'_> {
         Ok(SdkTracerProvider::builder()
             .with_resource(self.config.resource.clone())
             .with_sampler(self.config.sampler.clone())
+            .with_max_links_per_span(MAX_STEP_LINKS)
+            .with_max_events_per_span(MAX_EVENTS_PER_SPAN)
             .with_span_processor(Processors::new(export, others))
             .build())
     }
@@ -384,6 +404,11 @@ impl ModelTelemetry {
         for dialect in &self.inner.dialects {
             dialect.step_finished(step);
         }
+    }
+
+    /// Draws a sampled step, with links to the requests of its batch.
+    pub fn step_traced(&self, detail: &StepDetail, requests: Vec<RequestLink>) {
+        step_span::step(&self.inner.tracing, detail, requests);
     }
 
     /// Opens a request below its HTTP span.

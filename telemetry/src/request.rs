@@ -6,7 +6,8 @@ use std::time::Instant;
 use crate::lifecycle::Lifecycle;
 use crate::observation::{FinishReason, RequestEvent, StepTimes};
 use crate::pipeline::ModelTelemetry;
-use crate::trace::{HttpSpan, RequestSpan};
+use crate::semconv;
+use crate::trace::{HttpSpan, RequestLink, RequestSpan};
 
 /// `gen_ai.operation.name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,7 +102,7 @@ pub struct RequestGuard {
     span: Option<RequestSpan>,
     ended: bool,
     /// Dropped after the model span ended, so that the HTTP span ends last.
-    _parent: Option<Arc<HttpSpan>>,
+    parent: Option<Arc<HttpSpan>>,
 }
 
 impl RequestGuard {
@@ -112,7 +113,12 @@ impl RequestGuard {
         started: &RequestStarted,
     ) -> RequestGuard {
         let lifecycle = Lifecycle::new(started, span.is_some());
-        RequestGuard { model, lifecycle, span, ended: false, _parent: parent }
+        RequestGuard { model, lifecycle, span, ended: false, parent }
+    }
+
+    /// What a trace of a step links to; `None` if the request is not sampled.
+    pub fn link(&self) -> Option<RequestLink> {
+        self.span.as_ref().and_then(RequestSpan::request_link)
     }
 
     /// Takes one step's news in.
@@ -141,6 +147,12 @@ impl RequestGuard {
         }
         if let Some(span) = span {
             span.end(outcome, &finished, &self.lifecycle);
+        }
+        if outcome.reason == FinishReason::Error
+            && let Some(parent) = &self.parent
+        {
+            // A stream's status code was sent long ago and says nothing of it.
+            parent.failed(outcome.error_type.unwrap_or(semconv::ERROR_OTHER));
         }
     }
 }

@@ -65,6 +65,7 @@ pub(super) async fn observe(State(app): State<Arc<App>>, mut request: Request, n
 fn open_span(app: &App, request: &Request, route: Option<Route>, at: Instant) -> Arc<HttpSpan> {
     app.telemetry.http_request(HttpRequestStarted {
         at,
+        version: request.version(),
         method: request.method(),
         route: route.map(Route::template),
         path: request.uri().path(),

@@ -52,6 +52,9 @@ pub struct TelemetrySettings {
     pub otlp_metrics_endpoint: Option<String>,
     /// `--collect-detailed-traces`.
     pub collect_detailed_traces: Vec<DetailedTraces>,
+    /// `--detailed-trace-step-ratio`: share of engine steps that get a trace of their own when
+    /// `collect_detailed_traces` is `all`; 0.01 if `None`.
+    pub detailed_trace_step_ratio: Option<f64>,
     /// Also writes vLLM's attribute spellings (`gen_ai.usage.prompt_tokens`, `gen_ai.system`, …) on model spans.
     pub vllm_compatible_attributes: bool,
     /// More resource attributes (device name, type, backend).
@@ -73,6 +76,7 @@ pub struct TelemetryConfig {
     pub(crate) resource: Resource,
     pub(crate) measure: Measure,
     pub(crate) detailed_traces_asked: bool,
+    pub(crate) step_trace_ratio: f64,
     pub(crate) vllm_compatible_attributes: bool,
 }
 
@@ -158,6 +162,7 @@ impl TelemetryConfig {
             queue: SpanQueue::resolve(&env)?,
             resource: resource::resolve(&env, &settings)?,
             measure: Measure { forward: asks(DetailedTraces::Model), execute: asks(DetailedTraces::Worker) },
+            step_trace_ratio: step_trace_ratio(&settings)?,
             detailed_traces_asked: !settings.collect_detailed_traces.is_empty(),
             vllm_compatible_attributes: settings.vllm_compatible_attributes,
         })
@@ -173,6 +178,20 @@ impl SpanQueue {
         let schedule_delay = env.milliseconds("OTEL_BSP_SCHEDULE_DELAY", 5_000)?;
         Ok(SpanQueue { max_queue_size, max_export_batch_size, schedule_delay })
     }
+}
+
+/// 0 unless everything is to be traced in detail.
+fn step_trace_ratio(settings: &TelemetrySettings) -> Result<f64, ConfigError> {
+    let ratio = settings.detailed_trace_step_ratio.unwrap_or(0.01);
+    if !(0.0..=1.0).contains(&ratio) {
+        return Err(ConfigError::new(
+            "--detailed-trace-step-ratio",
+            ratio.to_string(),
+            "a number from 0 to 1",
+        ));
+    }
+    let all = settings.collect_detailed_traces.contains(&DetailedTraces::All);
+    Ok(if all { ratio } else { 0.0 })
 }
 
 fn temporality(env: &Env<'_>) -> Result<Temporality, ConfigError> {

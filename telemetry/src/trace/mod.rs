@@ -7,8 +7,9 @@
 mod http_span;
 mod propagation;
 mod request_span;
+pub(crate) mod step_span;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use opentelemetry::trace::{SpanBuilder, SpanContext, TraceContextExt as _, Tracer as _};
 use opentelemetry::{Context, KeyValue};
@@ -18,6 +19,7 @@ use crate::clock::Anchor;
 use crate::config::Measure;
 pub use http_span::{HttpRequestStarted, HttpSpan};
 pub(crate) use request_span::RequestSpan;
+pub use step_span::RequestLink;
 
 /// What spans are made with.
 #[derive(Clone)]

@@ -11,12 +11,12 @@ use opentelemetry::trace::{Event, Span as _, SpanBuilder, SpanContext, SpanKind,
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::Span;
 
-use super::{HttpSpan, Tracing, start};
+use super::{HttpSpan, RequestLink, Tracing, start};
 use crate::exemplar::SpanLink;
 use crate::lifecycle::{Lifecycle, RequestFinished};
 use crate::observation::{FinishReason, RequestEvent, RequestEventKind};
 use crate::request::{RequestOutcome, RequestParams, RequestStarted};
-use crate::semconv::{self, event, key, span};
+use crate::semconv::{self, event, integer, key, span};
 
 /// An open model span that is being recorded.
 pub(crate) struct RequestSpan {
@@ -74,6 +74,11 @@ impl RequestSpan {
     pub(crate) fn link(&self) -> Option<SpanLink> {
         let context = &self.context;
         context.is_sampled().then(|| SpanLink { trace_id: context.trace_id(), span_id: context.span_id() })
+    }
+
+    /// For the steps it is part of: this span, if it is sampled.
+    pub(crate) fn request_link(&self) -> Option<RequestLink> {
+        self.context.is_sampled().then(|| RequestLink(self.context.clone()))
     }
 
     /// Writes what the request came to, draws its phases and ends the span.
@@ -218,10 +223,6 @@ impl RequestSpan {
             .with_events(events);
         start(tracer, builder, Some(&self.context)).end_with_timestamp(self.tracing.anchor.wall(to));
     }
-}
-
-fn integer(key: &'static str, value: u64) -> KeyValue {
-    KeyValue::new(key, i64::try_from(value).unwrap_or(i64::MAX))
 }
 
 /// What the client gave, and nothing it did not give.
