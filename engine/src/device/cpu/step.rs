@@ -4,6 +4,7 @@
 //! its number in the team, the rest by taking units from the stage's counters.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use super::attention::{AttendChunk, CHUNK, Merge, Partials, TILE_ROWS, Tile};
 use super::matmul::{MatMulOut, MatMulScratch, matmul_panel};
@@ -17,6 +18,8 @@ use crate::program::{BufferId, OpKind, Program, Rows, WeightId};
 
 /// One thread's memory.
 pub(super) struct Scratch {
+    /// When each stage of a timed step ended, as the first thread saw it.
+    pub(super) ticks: Vec<Instant>,
     matmul: MatMulScratch,
     queries: Vec<f32>,
     scores: Vec<f32>,
@@ -35,6 +38,7 @@ impl Scratch {
         let queries = TILE_ROWS * group.max().unwrap_or(0);
         let partials = Partials::len(queries, program.head_size);
         Scratch {
+            ticks: Vec::with_capacity(program.ops.len()),
             matmul: MatMulScratch::new(max_rows),
             queries: vec![0.0; queries * program.head_size],
             scores: vec![0.0; queries * CHUNK],
@@ -47,6 +51,9 @@ impl Scratch {
 /// A step as one thread sees it.
 pub(super) struct Step<'a> {
     pub(super) memory: &'a Memory,
+    pub(super) stages: &'a [Stage],
+    /// Whether the first thread notes when each stage ended.
+    pub(super) timed: bool,
     pub(super) batch: &'a Batch,
     pub(super) tiles: &'a [Tile],
     pub(super) barrier: &'a Barrier,
@@ -64,7 +71,7 @@ impl Step<'_> {
             let table = unsafe { angles.table.write(range) };
             rope_angles(&self.batch.positions[rows.clone()], &angles.frequencies, table);
         }
-        for stage in &self.memory.stages {
+        for stage in self.stages {
             match &stage.work {
                 Work::MatMuls(ops) => self.matmuls(stage, ops, &mut scratch.matmul),
                 Work::ByRow(rows, ops) => {
@@ -76,6 +83,9 @@ impl Step<'_> {
                 Work::Attention(op) => self.attention(stage, *op, scratch),
             }
             self.barrier.wait();
+            if self.timed && self.index == 0 {
+                scratch.ticks.push(Instant::now());
+            }
         }
     }
 
