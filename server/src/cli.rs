@@ -127,6 +127,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "URL")]
     pub otlp_metrics_endpoint: Option<String>,
 
+    /// Where to push log records by OTLP; the lines on stderr are there in any case
+    #[arg(long, value_name = "URL")]
+    pub otlp_logs_endpoint: Option<String>,
+
     /// Measure the device's part of each request as well: forward pass (model), execution (worker), or all
     #[arg(long, value_name = "WHAT", value_enum, num_args = 1.., value_delimiter = ',')]
     pub collect_detailed_traces: Vec<Detail>,
@@ -234,6 +238,7 @@ impl ServeArgs {
         TelemetrySettings {
             otlp_traces_endpoint: self.otlp_traces_endpoint.clone(),
             otlp_metrics_endpoint: self.otlp_metrics_endpoint.clone(),
+            otlp_logs_endpoint: self.otlp_logs_endpoint.clone(),
             collect_detailed_traces: self.collect_detailed_traces.iter().map(detail).collect(),
             detailed_trace_step_ratio: Some(self.detailed_trace_step_ratio),
             vllm_compatible_attributes: self.vllm_compatible_attributes,

@@ -49,4 +49,4 @@ pub use pipeline::{MetricsText, ModelIdentity, ModelTelemetry, Telemetry};
 #[cfg(feature = "sdk")]
 pub use request::{Operation, RequestGuard, RequestOutcome, RequestParams, RequestProgress, RequestStarted};
 #[cfg(feature = "sdk")]
-pub use trace::{HttpRequestStarted, HttpSpan, RequestLink};
+pub use trace::{HttpRequestStarted, HttpSpan, Message, RequestLink};

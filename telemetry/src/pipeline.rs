@@ -149,6 +149,7 @@ impl Telemetry {
             anchor,
             measure: config.measure,
             vllm_compatible_attributes: config.vllm_compatible_attributes,
+            captures_content: config.captures_content,
         };
         let inner = Inner {
             tracing,
@@ -190,6 +191,11 @@ impl Telemetry {
     /// Draws the trace of the start that began at `from` and ends now.
     pub fn started_up(&self, phases: &[Phase], from: Instant) {
         step_span::startup(&self.inner.tracing, phases, from, Instant::now());
+    }
+
+    /// Whether an operator asked for prompts and answers on spans.
+    pub fn captures_content(&self) -> bool {
+        self.inner.tracing.captures_content
     }
 
     /// Share of engine steps to trace; 0 unless detailed traces of everything were asked for and somebody
@@ -385,11 +391,18 @@ fn describe(config: &TelemetryConfig) -> Vec<String> {
         None if config.disabled => format!("OTLP {}: off (OTEL_SDK_DISABLED)", signal.as_str()),
         None => format!("OTLP {}: off (no {flag}, no endpoint variable)", signal.as_str()),
     };
-    vec![
+    let mut lines = vec![
         line(Signal::Traces, &config.traces, "--otlp-traces-endpoint"),
         line(Signal::Metrics, &config.metrics, "--otlp-metrics-endpoint"),
         line(Signal::Logs, &config.logs, "--otlp-logs-endpoint"),
-    ]
+    ];
+    if config.captures_content {
+        lines.push(
+            "prompts and answers go onto spans (OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT)"
+                .to_owned(),
+        );
+    }
+    lines
 }
 
 /// One reader for whoever scrapes and for the provider, which wants to own it.

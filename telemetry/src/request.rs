@@ -7,7 +7,7 @@ use crate::lifecycle::Lifecycle;
 use crate::observation::{FinishReason, RequestEvent, StepTimes};
 use crate::pipeline::ModelTelemetry;
 use crate::semconv;
-use crate::trace::{HttpSpan, RequestLink, RequestSpan};
+use crate::trace::{HttpSpan, Message, RequestLink, RequestSpan};
 
 /// `gen_ai.operation.name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +47,8 @@ pub struct RequestParams {
     pub stop_sequences: Vec<String>,
     pub n: Option<u64>,
     pub stream: bool,
+    /// The prompt as messages. Fill it only if [`Telemetry::captures_content`](crate::Telemetry) says so.
+    pub messages: Vec<Message>,
 }
 
 /// A request that is about to be handed to the engine.
@@ -114,6 +116,13 @@ impl RequestGuard {
     ) -> RequestGuard {
         let lifecycle = Lifecycle::new(started, span.is_some());
         RequestGuard { model, lifecycle, span, ended: false, parent }
+    }
+
+    /// Text that was handed to the client. It goes nowhere unless content is captured.
+    pub fn text(&mut self, text: &str) {
+        if let Some(span) = &mut self.span {
+            span.text(text);
+        }
     }
 
     /// What a trace of a step links to; `None` if the request is not sampled.

@@ -101,6 +101,7 @@ impl Pump {
         }
         request.usage.completion_tokens += output.tokens.len();
         let decoded = request.decoder.push(&output.tokens, output.finish, &*self.text);
+        request.guard.text(&decoded.text);
         if decoded.stopped && output.finish.is_none() {
             self.engine.abort(output.id);
         }

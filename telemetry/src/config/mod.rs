@@ -86,6 +86,7 @@ pub struct TelemetryConfig {
     pub(crate) detailed_traces_asked: bool,
     pub(crate) step_trace_ratio: f64,
     pub(crate) vllm_compatible_attributes: bool,
+    pub(crate) captures_content: bool,
 }
 
 /// Which of the detailed times are reported.
@@ -181,6 +182,7 @@ impl TelemetryConfig {
             step_trace_ratio: step_trace_ratio(&settings)?,
             detailed_traces_asked: !settings.collect_detailed_traces.is_empty(),
             vllm_compatible_attributes: settings.vllm_compatible_attributes,
+            captures_content: captures_content(&env)?,
         })
     }
 }
@@ -195,6 +197,17 @@ impl QueueLimits {
         )?;
         let schedule_delay = env.milliseconds(&format!("{prefix}_SCHEDULE_DELAY"), delay)?;
         Ok(QueueLimits { max_queue_size, max_export_batch_size, schedule_delay })
+    }
+}
+
+/// Whether prompts and answers go onto spans. Nothing but this variable makes them.
+fn captures_content(env: &Env<'_>) -> Result<bool, ConfigError> {
+    const SETTING: &str = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT";
+    let Some(found) = env.get(SETTING) else { return Ok(false) };
+    match found.to_ascii_lowercase().as_str() {
+        "true" | "span_only" => Ok(true),
+        "false" | "no_content" => Ok(false),
+        _ => Err(ConfigError::new(SETTING, found, "true, span_only, false, no_content")),
     }
 }
 

@@ -50,6 +50,9 @@ pub mod key {
     pub const USAGE_OUTPUT_TOKENS: &str = "gen_ai.usage.output_tokens";
     pub const USAGE_CACHE_READ: &str = "gen_ai.usage.cache_read.input_tokens";
 
+    pub const INPUT_MESSAGES: &str = "gen_ai.input.messages";
+    pub const OUTPUT_MESSAGES: &str = "gen_ai.output.messages";
+
     pub const REQUEST_ID: &str = "gen_ai.request.id";
     pub const LATENCY_QUEUE: &str = "gen_ai.latency.time_in_queue";
     pub const LATENCY_FIRST_TOKEN: &str = "gen_ai.latency.time_to_first_token";
@@ -227,10 +230,19 @@ pub const SPANS: &[SpanSpec] = &[
             (key::LATENCY_FORWARD, "--collect-detailed-traces model|all, once scheduled, device can measure"),
             (key::LATENCY_EXECUTE, "--collect-detailed-traces worker|all, once scheduled"),
             (key::ERROR_TYPE, "the engine failed"),
-            (key::VLLM_PROMPT_TOKENS, "vLLM-compatible attributes on"),
-            (key::VLLM_COMPLETION_TOKENS, "vLLM-compatible attributes on"),
-            (key::VLLM_SYSTEM, "vLLM-compatible attributes on"),
-            (key::VLLM_REQUEST_N, "vLLM-compatible attributes on"),
+            (
+                key::INPUT_MESSAGES,
+                "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT on and the prompt was text; JSON, cut at 256 KiB \
+                 of text",
+            ),
+            (
+                key::OUTPUT_MESSAGES,
+                "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT on; JSON, cut at 256 KiB of text",
+            ),
+            (key::VLLM_PROMPT_TOKENS, "--vllm-compatible-attributes"),
+            (key::VLLM_COMPLETION_TOKENS, "--vllm-compatible-attributes"),
+            (key::VLLM_SYSTEM, "--vllm-compatible-attributes"),
+            (key::VLLM_REQUEST_N, "--vllm-compatible-attributes"),
         ],
         events: &[],
     },

@@ -11,7 +11,7 @@ use opentelemetry::trace::{Event, Span as _, SpanBuilder, SpanContext, SpanKind,
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::Span;
 
-use super::{HttpSpan, RequestLink, Tracing, start};
+use super::{HttpSpan, RequestLink, Tracing, content, start};
 use crate::exemplar::SpanLink;
 use crate::lifecycle::{Lifecycle, RequestFinished};
 use crate::observation::{FinishReason, RequestEvent, RequestEventKind};
@@ -27,6 +27,8 @@ pub(crate) struct RequestSpan {
     num_prompt_tokens: u64,
     stream: bool,
     vllm_request_n: u64,
+    /// The answer so far, if content is captured.
+    answer: Option<String>,
 }
 
 impl RequestSpan {
@@ -58,6 +60,10 @@ impl RequestSpan {
         span.set_attribute(KeyValue::new(key::RESPONSE_ID, request.id.clone()));
         span.set_attribute(integer(key::USAGE_INPUT_TOKENS, request.num_prompt_tokens));
         span.set_attributes(parameters(&request.params));
+        if tracing.captures_content && !request.params.messages.is_empty() {
+            let messages = content::input(&request.params.messages);
+            span.set_attribute(KeyValue::new(key::INPUT_MESSAGES, messages));
+        }
         let context = span.span_context().clone();
         Some(RequestSpan {
             tracing: tracing.clone(),
@@ -67,6 +73,7 @@ impl RequestSpan {
             num_prompt_tokens: request.num_prompt_tokens,
             stream: request.params.stream,
             vllm_request_n: request.params.n.unwrap_or(1),
+            answer: tracing.captures_content.then(String::new),
         })
     }
 
@@ -81,6 +88,13 @@ impl RequestSpan {
         self.context.is_sampled().then(|| RequestLink(self.context.clone()))
     }
 
+    /// Text of the answer, which is kept only if content is captured.
+    pub(crate) fn text(&mut self, text: &str) {
+        if let Some(answer) = &mut self.answer {
+            content::append(answer, text);
+        }
+    }
+
     /// Writes what the request came to, draws its phases and ends the span.
     pub(crate) fn end(mut self, outcome: &RequestOutcome, finished: &RequestFinished, lifecycle: &Lifecycle) {
         let last_stamp = lifecycle.events().iter().map(|event| event.at).max();
@@ -92,6 +106,10 @@ impl RequestSpan {
             .unwrap_or(outcome.now);
         for attribute in self.results(finished) {
             self.span.set_attribute(attribute);
+        }
+        if let Some(answer) = self.answer.take() {
+            let messages = content::output(&answer, outcome.reason);
+            self.span.set_attribute(KeyValue::new(key::OUTPUT_MESSAGES, messages));
         }
         if outcome.reason == FinishReason::Error {
             let error_type = outcome.error_type.unwrap_or(semconv::ERROR_OTHER);
