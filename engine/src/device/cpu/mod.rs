@@ -167,23 +167,23 @@ impl Memory {
         let mut angles: Vec<RopeAngles> = Vec::new();
         for op in &program.ops {
             match op.kind {
-                OpKind::Embed { table: id, .. } | OpKind::MatMul { weight: id, .. } => {
-                    if matrices[id.0].is_none() {
-                        let weight = &program.weights[id.0];
-                        matrices[id.0] = Some(PackedWeight::new(weight, weights.weight(id), threads)?);
-                    }
+                OpKind::Embed { table: id, .. } | OpKind::MatMul { weight: id, .. }
+                    if matrices[id.0].is_none() =>
+                {
+                    let weight = &program.weights[id.0];
+                    matrices[id.0] = Some(PackedWeight::new(weight, weights.weight(id), threads)?);
                 }
                 OpKind::RmsNorm { weight: id, .. } => vectors[id.0] = Some(vector(program, weights, id)?),
-                OpKind::Rope { rotary, base, .. } => {
-                    if !angles.iter().any(|angles| angles.is_for(rotary, base)) {
-                        let len = size(&op.name, &[limits.max_tokens, rotary])?;
-                        angles.push(RopeAngles {
-                            rotary,
-                            base,
-                            frequencies: rows::rope_frequencies(rotary, base),
-                            table: SharedBuffer::new(&op.name, len)?,
-                        });
-                    }
+                OpKind::Rope { rotary, base, .. }
+                    if !angles.iter().any(|angles| angles.is_for(rotary, base)) =>
+                {
+                    let len = size(&op.name, &[limits.max_tokens, rotary])?;
+                    angles.push(RopeAngles {
+                        rotary,
+                        base,
+                        frequencies: rows::rope_frequencies(rotary, base),
+                        table: SharedBuffer::new(&op.name, len)?,
+                    });
                 }
                 _ => {}
             }
