@@ -22,7 +22,7 @@ impl Jaeger {
         let [otlp, query, query_grpc] = free_addresses();
         let config = json!({
             "extensions": {
-                "jaeger_storage": {"backends": {"memory": {"memory": {"max_traces": 10000}}}},
+                "jaeger_storage": {"backends": {"memory": {"memory": {"max_traces": 20000}}}},
                 "jaeger_query": {
                     "storage": {"traces": "memory"},
                     "http": {"endpoint": query.to_string()},
@@ -54,9 +54,9 @@ impl Jaeger {
         }
     }
 
-    /// The traces of a service that carry a tag, at most 2000.
+    /// The traces of a service that carry a tag, at most 20000.
     pub async fn traces(&self, service: &str, tag: Option<(&str, &str)>) -> Vec<Value> {
-        let mut path = format!("/api/traces?service={}&limit=2000&lookback=1h", encode(service));
+        let mut path = format!("/api/traces?service={}&limit=20000&lookback=1h", encode(service));
         if let Some((key, value)) = tag {
             path += &format!("&tags={}", encode(&json!({key: value}).to_string()));
         }
