@@ -170,7 +170,9 @@ impl Program {
     fn ensure_go(self) -> Result<()> {
         let version = Command::new("go").arg("version").output();
         if !version.is_ok_and(|output| output.status.success()) {
-            bail!("it is compiled by Go, which is not on the PATH; install Go 1.26 or later from https://go.dev/dl");
+            bail!(
+                "it is compiled by Go, which is not on the PATH; install Go 1.26 or later from https://go.dev/dl"
+            );
         }
         eprintln!("compiling {} {}; {BUILD_NOTICE}", self.name(), self.version());
         Ok(())

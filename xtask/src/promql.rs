@@ -77,7 +77,8 @@ pub fn metrics(expression: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut rest = expression;
     while let Some(first) = rest.chars().next() {
-        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':').unwrap_or(rest.len());
+        let end =
+            rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':').unwrap_or(rest.len());
         match first {
             // Label matchers, ranges and strings hold no metric.
             '{' => rest = behind(rest, '}'),

@@ -58,7 +58,8 @@ impl Collector {
         ];
         // The agent has neither.
         if text.contains("spanmetrics:") {
-            settings.push("connectors::spanmetrics::metrics_flush_interval: 200ms".to_owned());
+            // No shorter than Prometheus' interval: an exemplar lives from one flush to the next.
+            settings.push("connectors::spanmetrics::metrics_flush_interval: 2s".to_owned());
             settings.push(format!("exporters::prometheus::endpoint: {}", ports.exporter));
         }
         if text.contains("tail_sampling:") {

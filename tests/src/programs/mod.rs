@@ -72,7 +72,12 @@ struct Process {
 
 impl Process {
     /// Starts a program in a folder of its own, in which `files` are written first.
-    fn start(program: Program, binary: &'static str, files: &[(&str, &str)], arguments: &[String]) -> Process {
+    fn start(
+        program: Program,
+        binary: &'static str,
+        files: &[(&str, &str)],
+        arguments: &[String],
+    ) -> Process {
         let path = program.binary(binary).unwrap_or_else(|error| panic!("{error}"));
         let folder = TempDir::new().expect("a temporary folder");
         for (name, text) in files {

@@ -29,7 +29,8 @@ impl Prometheus {
     /// `targets` has are plain ones. `rules` says whether the rules beside the file are evaluated.
     pub async fn start(targets: &BTreeMap<&str, Vec<SocketAddr>>, rules: bool) -> Prometheus {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../otel-collector/prometheus");
-        let text = std::fs::read_to_string(folder.join("prometheus.yaml")).expect("Prometheus' configuration");
+        let text =
+            std::fs::read_to_string(folder.join("prometheus.yaml")).expect("Prometheus' configuration");
         let mut config: Value = serde_yaml_ng::from_str(&text).expect("YAML");
         let interval = format!("{INTERVAL}s");
         config["global"] = json!({"scrape_interval": interval, "evaluation_interval": interval});
@@ -83,8 +84,7 @@ impl Prometheus {
     pub async fn exemplars(&self, expression: &str) -> Vec<(Labels, Labels, f64)> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
         let (start, end) = (now.as_secs() - 3600, now.as_secs() + 60);
-        let path =
-            format!("/api/v1/query_exemplars?query={}&start={start}&end={end}", encode(expression));
+        let path = format!("/api/v1/query_exemplars?query={}&start={start}&end={end}", encode(expression));
         let data = self.api(&path).await;
         let series = data.as_array().cloned().unwrap_or_default();
         let mut found = Vec::new();

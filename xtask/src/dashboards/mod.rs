@@ -98,7 +98,12 @@ mod tests {
                 assert!(place("x") + place("w") <= 24, "{}: {}", dashboard.uid, panel["title"]);
                 for x in place("x")..place("x") + place("w") {
                     for y in place("y")..place("y") + place("h") {
-                        assert!(cells.insert((x, y)), "{}: {} lies on another", dashboard.uid, panel["title"]);
+                        assert!(
+                            cells.insert((x, y)),
+                            "{}: {} lies on another",
+                            dashboard.uid,
+                            panel["title"]
+                        );
                     }
                 }
             }

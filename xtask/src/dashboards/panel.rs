@@ -91,7 +91,9 @@ impl Panel {
 
 /// A percentile over all series of a histogram that pass the filter (`{…}` or empty).
 pub(super) fn percentile(histogram: &str, filter: &str, quantile: &str) -> String {
-    format!("histogram_quantile({quantile}, sum by (le) (rate({histogram}_bucket{filter}[$__rate_interval])))")
+    format!(
+        "histogram_quantile({quantile}, sum by (le) (rate({histogram}_bucket{filter}[$__rate_interval])))"
+    )
 }
 
 /// A variable whose values are those of a label.
@@ -122,9 +124,16 @@ pub(super) struct Board {
 
 impl Board {
     pub(super) fn new(uid: &'static str, title: &'static str, description: &'static str) -> Board {
-        let source =
-            json!({"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"});
-        Board { uid, title, description, variables: vec![source], panels: Vec::new(), queries: Vec::new(), y: 0 }
+        let source = json!({"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"});
+        Board {
+            uid,
+            title,
+            description,
+            variables: vec![source],
+            panels: Vec::new(),
+            queries: Vec::new(),
+            y: 0,
+        }
     }
 
     pub(super) fn variable(mut self, name: &str, query: &str) -> Board {
