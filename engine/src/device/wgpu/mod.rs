@@ -21,6 +21,7 @@ use crate::program::Program;
 
 mod adapter;
 mod gpu;
+mod packing;
 mod plan;
 pub(crate) mod shader;
 mod step;
