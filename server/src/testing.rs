@@ -146,7 +146,7 @@ impl ScriptedEngine {
             apply: Default::default(),
         };
         if let Some(steps) = &*self.steps.lock().expect("no panic") {
-            steps.step(StepOutput { step, outputs: vec![output] });
+            steps.step(StepOutput { step, outputs: vec![output], trace: None });
         }
     }
 }

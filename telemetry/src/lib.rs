@@ -38,6 +38,8 @@ mod load;
 #[cfg(feature = "sdk")]
 mod log_stats;
 #[cfg(feature = "sdk")]
+mod logs;
+#[cfg(feature = "sdk")]
 mod pipeline;
 #[cfg(feature = "sdk")]
 mod request;
@@ -55,8 +57,10 @@ pub use http_metrics::{HttpMetrics, HttpRequestGuard, HttpRequestHead, RouteMeth
 #[cfg(feature = "sdk")]
 pub use identity::{DeviceIdentity, ModelIdentity, PoolIdentity, StartupTimes};
 #[cfg(feature = "sdk")]
+pub use logs::OtlpLogLayer;
+#[cfg(feature = "sdk")]
 pub use pipeline::{MetricsText, ModelTelemetry, Telemetry};
 #[cfg(feature = "sdk")]
 pub use request::{Operation, RequestGuard, RequestOutcome, RequestParams, RequestProgress, RequestStarted};
 #[cfg(feature = "sdk")]
-pub use trace::{HttpRequestStarted, HttpSpan};
+pub use trace::{HttpRequestStarted, HttpSpan, Message, RequestLink};

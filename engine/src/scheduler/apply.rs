@@ -30,6 +30,7 @@ impl Scheduler {
                 apply: Duration::ZERO,
             },
             outputs: std::mem::take(&mut self.ended),
+            trace: None,
         };
         let before = step.outputs.len();
         match output.outcome {

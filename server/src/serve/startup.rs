@@ -9,6 +9,7 @@ use limpid_engine::config::{ResolvedConfig, SchedulingPolicy};
 use limpid_engine::device::{DeviceInfo, find_adapter};
 use limpid_engine::engine::EngineHandle;
 use limpid_engine::model::Model;
+use limpid_telemetry::observation::Phase;
 use limpid_telemetry::{
     DeviceIdentity, ModelIdentity, ModelTelemetry, PoolIdentity, StartupTimes, Telemetry, TelemetryConfig,
     TelemetrySettings,
@@ -35,9 +36,12 @@ pub(super) fn open(
     options: &ServeOptions,
     span_processors: Vec<Box<dyn SpanProcessor>>,
 ) -> anyhow::Result<Opened> {
-    let began = Instant::now();
+    let started = Instant::now();
     let model = Model::open(&options.model_path)?;
+    let mut phases = model.opening.to_vec();
+    let searched = Instant::now();
     let adapter = find_adapter(options.device, options.require_gpu).context("no device can be used")?;
+    phases.push(Phase::since("find_device", searched));
     let device_info = adapter.info().clone();
     let settings = telemetry_settings(options, &device_info);
     let telemetry_config = TelemetryConfig::resolve(settings, &|name| std::env::var(name).ok())?;
@@ -49,6 +53,7 @@ pub(super) fn open(
         .open(&model.program, &model, config.device_limits())
         .with_context(|| format!("the device {} cannot be opened", device_info.name))?;
     let load_weights = opening.elapsed();
+    phases.extend(device.opening());
     let telemetry = Telemetry::start(telemetry_config, span_processors)?;
     for line in telemetry.describe() {
         tracing::info!("{line}");
@@ -61,7 +66,7 @@ pub(super) fn open(
         cache_config: cache_config(options, &config),
         pool: pool(&config, &model),
         weight_bytes: model.program.weight_bytes(),
-        startup: StartupTimes { load_weights: Some(load_weights), total: Some(began.elapsed()) },
+        startup: StartupTimes { load_weights: Some(load_weights), total: Some(started.elapsed()) },
         device: DeviceIdentity {
             kind: device_info.kind.to_owned(),
             name: device_info.name.clone(),
@@ -75,6 +80,8 @@ pub(super) fn open(
     let has_priorities = config.scheduling_policy == SchedulingPolicy::Priority;
     let (steps, events) = frontend::channel();
     let engine = EngineHandle::start(config, device, move |step| steps.step(step));
+    engine.trace_steps(telemetry.step_trace_ratio());
+    telemetry.started_up(&phases, started);
     Ok(Opened {
         engine: Arc::new(engine),
         events,

@@ -92,6 +92,12 @@ pub(super) fn plan(program: &Program) -> Vec<Stage> {
     stages.into_iter().map(|work| Stage { work, passes: Default::default() }).collect()
 }
 
+/// The same with a stage for each op, so that each can be timed.
+pub(super) fn plan_op_by_op(program: &Program) -> Vec<Stage> {
+    let works = program.ops.iter().enumerate().map(|(index, op)| alone(program, index, op));
+    works.map(|work| Stage { work, next: Default::default() }).collect()
+}
+
 /// The stage of an op that shares it with no other.
 fn alone(program: &Program, index: usize, op: &Op) -> Work {
     let by_row = |buffer: BufferId| Work::ByRow(program.buffers[buffer.0].rows, vec![index]);

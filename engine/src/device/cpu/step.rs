@@ -4,6 +4,7 @@
 //! only when all units of the one before are done. Which thread does a unit changes nothing about its result.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use super::attention::{AttendChunk, CHUNK, Merge, Partials, TILE_ROWS, Tile};
 use super::matmul::{MatMulOut, MatMulScratch, matmul_panel};
@@ -20,6 +21,8 @@ const SHARES: usize = 8;
 
 /// One thread's memory.
 pub(super) struct Scratch {
+    /// When each stage of a timed step ended, as this thread saw it.
+    pub(super) ticks: Vec<Instant>,
     matmul: MatMulScratch,
     queries: Vec<f32>,
     scores: Vec<f32>,
@@ -38,6 +41,7 @@ impl Scratch {
         let queries = TILE_ROWS * group.max().unwrap_or(0);
         let partials = Partials::len(queries, program.head_size);
         Scratch {
+            ticks: Vec::with_capacity(program.ops.len()),
             matmul: MatMulScratch::new(max_rows),
             queries: vec![0.0; queries * program.head_size],
             scores: vec![0.0; queries * CHUNK],
@@ -50,6 +54,9 @@ impl Scratch {
 /// A step as one thread sees it.
 pub(super) struct Step<'a> {
     pub(super) memory: &'a Memory,
+    pub(super) stages: &'a [Stage],
+    /// Whether the thread notes when each stage ended.
+    pub(super) timed: bool,
     pub(super) batch: &'a Batch,
     pub(super) tiles: &'a [Tile],
     pub(super) peers: &'a Peers,
@@ -66,13 +73,17 @@ impl Step<'_> {
                 rope_angles(&self.batch.positions[rows.clone()], &angles.frequencies, table);
             }
         });
-        for stage in &self.memory.stages {
+        scratch.ticks.clear();
+        for stage in self.stages {
             match &stage.work {
                 Work::MatMuls(ops) => self.matmuls(stage, ops, &mut scratch.matmul),
                 Work::ByRow(rows, ops) => self.each_rows(&stage.passes[0], *rows, |rows| {
                     ops.iter().for_each(|op| self.by_row(*op, rows.clone()));
                 }),
                 Work::Attention(op) => self.attention(stage, *op, scratch),
+            }
+            if self.timed {
+                scratch.ticks.push(Instant::now());
             }
         }
     }
