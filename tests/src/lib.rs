@@ -8,6 +8,7 @@
 //! and a failure shows everything that is wrong at once ([`gaps`]).
 
 pub mod client;
+pub mod compliance;
 pub mod environment;
 pub mod exposition;
 pub mod gaps;

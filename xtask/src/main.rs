@@ -1,5 +1,6 @@
 //! Chores that CI and people share: `cargo xtask <chore>`.
 
+mod docs_spans;
 mod sim;
 
 use anyhow::Context;
@@ -16,6 +17,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
+    /// Write the reference page of all spans from their declarations
+    DocsSpans(docs_spans::DocsSpans),
     /// Run the scheduler and KV cache in worlds drawn from seeds; a failure names its seed.
     Sim(sim::Sim),
     /// Build or fetch the programs that the pipeline's tests start, and print where they are. Nothing is done
@@ -35,6 +38,7 @@ enum Chore {
 #[allow(clippy::print_stdout)]
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().chore {
+        Chore::DocsSpans(docs) => docs.run(),
         Chore::Sim(sim) => sim.run(),
         Chore::Programs { names } => {
             let names = if names.is_empty() { Program::ALL.to_vec() } else { names };

@@ -458,9 +458,8 @@ async fn exemplars_lead_to_traces_that_were_sent() {
     let receiver = OtlpReceiver::start().await;
     let server = sending_to(&receiver, Transport::Grpc).start().await;
     server.client().post(CHAT, &chat(4)).await;
-    receiver.wait_for("the trace", SOON, |received| (spans::all(received).len() >= 5).then_some(())).await;
-    let traces: BTreeSet<String> =
-        spans::traces(&spans::all(&receiver.received())).iter().map(spans::Trace::id).collect();
+    let sent = crate::trace(&receiver, "the trace", |trace| trace.model().is_some()).await;
+    let traces = BTreeSet::from([sent.id()]);
     let scrape = scrape_open_metrics(server.client()).await;
     let family = scrape.family("vllm:time_to_first_token_seconds");
     let exemplars: Vec<_> = family.samples.iter().filter_map(|sample| sample.exemplar.as_ref()).collect();
