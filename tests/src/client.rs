@@ -198,24 +198,17 @@ impl EventStream {
     ///
     /// # Panics
     /// If `[DONE]` is missing or not last.
-    #[track_caller]
-    pub fn chunks(mut self) -> impl Future<Output = Chunks> {
-        async move {
-            let mut events = Vec::new();
-            while let Some(data) = self.next().await {
-                events.push((Instant::now(), data));
-            }
-            let (_, last) = events.pop().expect("a stream should not be empty");
-            assert_eq!(last, "[DONE]", "a stream should end with [DONE]");
-            let (times, chunks) = events
-                .into_iter()
-                .map(|(at, data)| {
-                    let chunk: Value = serde_json::from_str(&data).expect("each chunk should be JSON");
-                    (at, chunk)
-                })
-                .unzip();
-            Chunks { times, chunks }
+    pub async fn chunks(mut self) -> Chunks {
+        let (mut times, mut events) = (Vec::new(), Vec::new());
+        while let Some(data) = self.next().await {
+            times.push(Instant::now());
+            events.push(data);
         }
+        times.pop();
+        let last = events.pop().expect("a stream should not be empty");
+        assert_eq!(last, "[DONE]", "a stream should end with [DONE]");
+        let chunks = events.iter().map(|data| serde_json::from_str(data).expect("each chunk should be JSON"));
+        Chunks { times, chunks: chunks.collect() }
     }
 }
 

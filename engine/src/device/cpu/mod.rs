@@ -2,8 +2,8 @@
 //!
 //! Weights stay quantised and are expanded in registers or in a tile of the first-level cache ([`packed`],
 //! [`matmul`]); activations are `f32` throughout, so results are those of the references up to the order of
-//! additions. All threads run the whole program together, with a barrier between stages of independent ops
-//! ([`plan`], [`step`], [`team`]). Kernels are compiled for several vector instruction sets and the best the
+//! additions. All threads run the whole program together, stage after stage of independent ops ([`plan`],
+//! [`step`], [`team`]). Kernels are compiled for several vector instruction sets and the best the
 //! CPU has is used ([`simd`]).
 //!
 //! Invariant: every sum has an order that depends on its own row alone, so a row's logits are the same to the
@@ -15,7 +15,7 @@ use limpid_telemetry::observation::Phase;
 
 use self::attention::{KvCache, TILE_ROWS, Tile};
 use self::packed::PackedWeight;
-use self::plan::Stage;
+use self::plan::{Pass, Stage};
 use self::shared::SharedBuffer;
 use self::simd::SimdLevel;
 use self::step::{Scratch, Step};
@@ -113,6 +113,8 @@ struct Memory {
     buffers: Vec<SharedBuffer>,
     caches: Vec<KvCache>,
     angles: Vec<RopeAngles>,
+    /// Filling the tables of angles, before the first stage.
+    angles_pass: Pass,
     /// Partial results of attention when a few long contexts are spread over many threads.
     partials: SharedBuffer,
     block_size: usize,
@@ -175,23 +177,23 @@ impl Memory {
         let mut angles: Vec<RopeAngles> = Vec::new();
         for op in &program.ops {
             match op.kind {
-                OpKind::Embed { table: id, .. } | OpKind::MatMul { weight: id, .. } => {
-                    if matrices[id.0].is_none() {
-                        let weight = &program.weights[id.0];
-                        matrices[id.0] = Some(PackedWeight::new(weight, weights.weight(id), threads)?);
-                    }
+                OpKind::Embed { table: id, .. } | OpKind::MatMul { weight: id, .. }
+                    if matrices[id.0].is_none() =>
+                {
+                    let weight = &program.weights[id.0];
+                    matrices[id.0] = Some(PackedWeight::new(weight, weights.weight(id), threads)?);
                 }
                 OpKind::RmsNorm { weight: id, .. } => vectors[id.0] = Some(vector(program, weights, id)?),
-                OpKind::Rope { rotary, base, .. } => {
-                    if !angles.iter().any(|angles| angles.is_for(rotary, base)) {
-                        let len = size(&op.name, &[limits.max_tokens, rotary])?;
-                        angles.push(RopeAngles {
-                            rotary,
-                            base,
-                            frequencies: rows::rope_frequencies(rotary, base),
-                            table: SharedBuffer::new(&op.name, len)?,
-                        });
-                    }
+                OpKind::Rope { rotary, base, .. }
+                    if !angles.iter().any(|angles| angles.is_for(rotary, base)) =>
+                {
+                    let len = size(&op.name, &[limits.max_tokens, rotary])?;
+                    angles.push(RopeAngles {
+                        rotary,
+                        base,
+                        frequencies: rows::rope_frequencies(rotary, base),
+                        table: SharedBuffer::new(&op.name, len)?,
+                    });
                 }
                 _ => {}
             }
@@ -213,6 +215,7 @@ impl Memory {
             buffers: buffers.collect::<Result<_, _>>()?,
             caches: caches.collect::<Result<_, _>>()?,
             angles,
+            angles_pass: Pass::default(),
             partials: SharedBuffer::new("attention partials", PARTIALS)?,
             block_size: limits.block_size,
             program: program.clone(),
@@ -273,14 +276,16 @@ impl Device for CpuDevice {
         logits: &mut Vec<f32>,
         detail: &mut ExecuteDetail,
     ) -> Result<ExecuteTimes, DeviceError> {
-        self.scratch[0].ticks.clear();
+        self.scratch.iter_mut().for_each(|scratch| scratch.ticks.clear());
         let (started, ended) = self.run(batch, logits, true)?;
         detail.forward = Some((started, ended));
         let (program, shape) = (&self.memory.program, batch.shape());
         let mut from = started;
-        for (op, to) in self.scratch[0].ticks.iter().enumerate() {
-            detail.push(program, op, shape, from, *to - from);
-            from = *to;
+        for op in 0..program.ops.len() {
+            // A thread that was put aside saw the op's end late; the first to see it is right.
+            let to = self.scratch.iter().map(|scratch| scratch.ticks[op]).min().unwrap_or(from);
+            detail.push(program, op, shape, from, to - from);
+            from = to;
         }
         Ok(ExecuteTimes { forward: Some(ended - started) })
     }
@@ -302,12 +307,13 @@ impl CpuDevice {
         check_batch(batch, &self.memory.program, &self.limits)?;
         let started = Instant::now();
         cut_tiles(batch, &mut self.tiles);
+        self.memory.angles_pass.reset();
         let stages = if timed { &mut self.memory.single_ops } else { &mut self.memory.stages };
         stages.iter_mut().for_each(Stage::reset);
         let (memory, tiles) = (&self.memory, &self.tiles[..]);
         let stages = if timed { &memory.single_ops } else { &memory.stages };
-        self.team.run(&mut self.scratch, |barrier, index, scratch| {
-            Step { memory, stages, timed, batch, tiles, barrier, index }.run(scratch);
+        self.team.run(&mut self.scratch, |peers, scratch| {
+            Step { memory, stages, timed, batch, tiles, peers }.run(scratch);
         });
         let ended = Instant::now();
         let program = &self.memory.program;
