@@ -37,6 +37,9 @@ const MAX_STEP_LINKS: u32 = 4096;
 /// More than a request's timeline ever keeps.
 const MAX_EVENTS_PER_SPAN: u32 = 1024;
 
+/// Sends what a signal's provider holds, and ends it.
+type Flush = fn(&Inner, Duration);
+
 /// Labels of a served model and facts that never change while it is served.
 #[derive(Clone, Debug)]
 pub struct ModelIdentity {
@@ -221,7 +224,7 @@ impl Telemetry {
         // hangs must not hold up anything. Both signals at once, so that one cannot use up the other's time.
         let (done, ended) = tokio::sync::mpsc::unbounded_channel();
         let started = Instant::now();
-        let flushes: [(Signal, fn(&Inner, Duration)); 2] = [
+        let flushes: [(Signal, Flush); 2] = [
             (Signal::Traces, |inner, timeout| {
                 if let Some(provider) = &inner.tracer_provider {
                     let _ = provider.shutdown_with_timeout(timeout);
