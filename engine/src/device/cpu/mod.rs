@@ -28,6 +28,7 @@ use super::{
 use crate::program::{OpKind, Program, Rows, WeightId};
 
 mod attention;
+mod formats;
 mod machine;
 mod matmul;
 mod packed;
@@ -276,7 +277,6 @@ impl Device for CpuDevice {
         logits: &mut Vec<f32>,
         detail: &mut ExecuteDetail,
     ) -> Result<ExecuteTimes, DeviceError> {
-        self.scratch.iter_mut().for_each(|scratch| scratch.ticks.clear());
         let (started, ended) = self.run(batch, logits, true)?;
         detail.forward = Some((started, ended));
         let (program, shape) = (&self.memory.program, batch.shape());

@@ -21,7 +21,7 @@ const SHARES: usize = 8;
 
 /// One thread's memory.
 pub(super) struct Scratch {
-    /// When each stage of a timed step was over, as this thread saw it.
+    /// When each stage of a timed step ended, as this thread saw it.
     pub(super) ticks: Vec<Instant>,
     matmul: MatMulScratch,
     queries: Vec<f32>,
@@ -55,7 +55,7 @@ impl Scratch {
 pub(super) struct Step<'a> {
     pub(super) memory: &'a Memory,
     pub(super) stages: &'a [Stage],
-    /// Whether to note when each stage is over.
+    /// Whether the thread notes when each stage ended.
     pub(super) timed: bool,
     pub(super) batch: &'a Batch,
     pub(super) tiles: &'a [Tile],
@@ -73,6 +73,7 @@ impl Step<'_> {
                 rope_angles(&self.batch.positions[rows.clone()], &angles.frequencies, table);
             }
         });
+        scratch.ticks.clear();
         for stage in self.stages {
             match &stage.work {
                 Work::MatMuls(ops) => self.matmuls(stage, ops, &mut scratch.matmul),
