@@ -8,12 +8,13 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
-use limpid_telemetry::observation::SchedulerStats;
+use limpid_telemetry::observation::{SchedulerStats, StepWork};
 use rayon::prelude::*;
 
 use super::{Command, State, fill_batch};
 use crate::config::ResolvedConfig;
 use crate::device::{Batch, Device, DeviceError, ExecuteDetail};
+use crate::program::CostModel;
 use crate::request::{
     EngineRequest, FinishReason, RequestId, SampledToken, StepDetail, StepOutput, StepPart, StepTimes,
     StepTrace,
@@ -32,6 +33,7 @@ pub(super) struct Engine {
     /// Why the device is of no more use.
     lost: Option<Arc<str>>,
     block_size: usize,
+    cost: CostModel,
     scheduler: Scheduler,
     samplers: HashMap<RequestId, Box<Sampler>>,
     reported: SchedulerStats,
@@ -54,6 +56,7 @@ impl Engine {
             device,
             lost: None,
             block_size: config.block_size,
+            cost: config.cost,
             scheduler: Scheduler::new(config),
             samplers: HashMap::new(),
             reported: SchedulerStats::default(),
@@ -131,6 +134,7 @@ impl Engine {
             true => self.execute(&plan, &mut times, trace.as_deref_mut()).err(),
             false => None,
         };
+        let computed = worked && failure.is_none();
         let (outcome, lost) = match failure {
             None => (Outcome::Sampled(&mut self.results), None),
             Some(Failure { error, lost }) => {
@@ -139,7 +143,12 @@ impl Engine {
                 (Outcome::Failed(error.clone()), lost.then_some(error))
             }
         };
-        let mut output = self.scheduler.apply(plan, ModelOutput { outcome, times }, Instant::now());
+        let finished = Instant::now();
+        let mut output = self.scheduler.apply(plan, ModelOutput { outcome, times }, finished);
+        if computed {
+            output.step.work = self.work();
+            output.step.apply = finished.elapsed();
+        }
         if let Some(trace) = &mut trace {
             trace.detail.num_generation_tokens = output.step.num_generation_tokens;
         }
@@ -155,6 +164,18 @@ impl Engine {
             }
             self.reported = output.step.scheduler;
             on_step(output);
+        }
+    }
+
+    /// What the batch cost.
+    fn work(&self) -> StepWork {
+        let shape = self.batch.shape();
+        let cost = self.cost.cost(shape);
+        StepWork {
+            flops: cost.flops,
+            bytes_read: cost.bytes_read,
+            bytes_written: cost.bytes_written,
+            num_context_tokens: shape.context,
         }
     }
 

@@ -43,6 +43,7 @@ fn config() -> ResolvedConfig {
         num_blocks: 40,
         enable_prefix_caching: true,
         scheduling_policy: SchedulingPolicy::Fcfs,
+        cost: Default::default(),
     }
 }
 
