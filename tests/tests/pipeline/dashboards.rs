@@ -19,6 +19,14 @@ const QUIET: &[(&str, &str)] = &[
         "no request of the load fails by the server's fault, and refusals have no error.type",
     ),
     ("STATUS_CODE_ERROR\"}[5m]", "no request of the load fails by the server's fault"),
+    ("vllm:kv_block_", "no block is evicted by the load"),
+    (
+        "rate(vllm:external_prefix_cache_hits_total",
+        "limpid has no KV connector, so nothing is ever looked up",
+    ),
+    ("rate(vllm:mm_cache_hits_total", "limpid takes text only, so nothing is ever looked up"),
+    ("vllm:sleep_mode_", "limpid has no sleep mode"),
+    ("vllm:rl_weight_update_", "limpid's weights do not change"),
 ];
 
 /// Every query with where it is from.
