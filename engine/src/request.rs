@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use limpid_telemetry::observation::{
-    FinishReason, RequestEvent, RequestEventKind, StepFinished, StepTimes,
+    BlockResidency, FinishReason, RequestEvent, RequestEventKind, StepFinished, StepTimes,
 };
 
 /// Names a request inside the process. The caller makes them unique.
@@ -122,4 +122,6 @@ pub struct StepOutput {
     pub step: StepFinished,
     /// Outputs of the requests that have any.
     pub outputs: Vec<RequestOutput>,
+    /// KV blocks chosen for residency sampling that lost their contents, with `--kv-cache-metrics`.
+    pub evicted: Vec<BlockResidency>,
 }

@@ -139,3 +139,51 @@ pub struct StepFinished {
     /// Tokens generated in this step.
     pub num_generation_tokens: u64,
 }
+
+/// A KV block that was chosen for residency sampling lost its contents: it is handed out again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockResidency {
+    /// From its allocation to now.
+    pub lifetime: Duration,
+    /// From its last prefix-cache hit, or its allocation if it never had one, to now.
+    pub idle: Duration,
+    /// Times between its latest prefix-cache hits, oldest first; at most 3.
+    pub reuse_gaps: Vec<Duration>,
+}
+
+/// The limit for whose sake a request was not admitted. The closed value set of the `reason` label of vLLM's
+/// `admission_rejections`, in vLLM's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AdmissionLimit {
+    /// `--max-num-queued-reqs`.
+    MaxNumQueuedReqs,
+    /// `--max-num-queued-tokens`.
+    MaxNumQueuedTokens,
+}
+
+impl AdmissionLimit {
+    /// All values; every one has a series from the start.
+    pub const ALL: [AdmissionLimit; 2] =
+        [AdmissionLimit::MaxNumQueuedReqs, AdmissionLimit::MaxNumQueuedTokens];
+
+    /// The label value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AdmissionLimit::MaxNumQueuedReqs => "max_num_queued_reqs",
+            AdmissionLimit::MaxNumQueuedTokens => "max_num_queued_tokens",
+        }
+    }
+}
+
+/// What of an engine is resident. An engine starts awake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SleepState {
+    /// Everything is there and requests run. vLLM's `awake`.
+    Awake,
+    /// Everything is there and nothing runs; vLLM has no series for it, all of its three are 0.
+    Paused,
+    /// The weights are in the host's memory only, the KV cache is gone. vLLM's `weights_offloaded`.
+    WeightsOffloaded,
+    /// Nothing is in any memory. vLLM's `discard_all`.
+    DiscardAll,
+}

@@ -22,7 +22,7 @@ use crate::exemplar::ExemplarStore;
 use crate::export::{Closing, Counts, Delivery, ExportRuntime, MetricsExporter, Processors, SpanExporter};
 use crate::exposition::{self, Format};
 use crate::instruments::Instruments;
-use crate::observation::StepFinished;
+use crate::observation::{AdmissionLimit, BlockResidency, SleepState, StepFinished};
 use crate::request::{RequestGuard, RequestStarted};
 use crate::trace::{HttpRequestStarted, HttpSpan, RequestSpan, Tracing};
 
@@ -387,10 +387,41 @@ impl ModelTelemetry {
     }
 
     /// Opens a request below its HTTP span.
-    pub fn request(&self, parent: Option<Arc<HttpSpan>>, started: RequestStarted) -> RequestGuard {
+    pub fn request(&self, http: Option<Arc<HttpSpan>>, started: RequestStarted) -> RequestGuard {
+        self.choices(http, started, 1).remove(0)
+    }
+
+    /// Opens a request whose answer has `num_choices` choices: one guard and one model span for each of them.
+    pub fn choices(
+        &self,
+        http: Option<Arc<HttpSpan>>,
+        started: RequestStarted,
+        num_choices: usize,
+    ) -> Vec<RequestGuard> {
         let inner = &self.inner;
-        let span = RequestSpan::start(&inner.tracing, parent.as_ref(), &inner.model_name, &started);
-        RequestGuard::new(self.clone(), span, parent, &started)
+        let span = || RequestSpan::start(&inner.tracing, http.as_ref(), &inner.model_name, &started);
+        RequestGuard::choices(self, &started, http.as_ref(), num_choices, span)
+    }
+
+    /// Takes in that sampled KV blocks lost their contents.
+    pub fn blocks_evicted(&self, blocks: &[BlockResidency]) {
+        for dialect in &self.inner.dialects {
+            dialect.blocks_evicted(blocks);
+        }
+    }
+
+    /// Counts a request that was not admitted.
+    pub fn admission_rejected(&self, limit: AdmissionLimit) {
+        for dialect in &self.inner.dialects {
+            dialect.admission_rejected(limit);
+        }
+    }
+
+    /// Takes in what of the engine is resident now.
+    pub fn sleep_state_changed(&self, state: SleepState) {
+        for dialect in &self.inner.dialects {
+            dialect.sleep_state_changed(state);
+        }
     }
 
     pub(crate) fn dialects(&self) -> &[Box<dyn Dialect>] {

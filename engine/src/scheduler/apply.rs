@@ -28,6 +28,7 @@ impl Scheduler {
                 num_generation_tokens: 0,
             },
             outputs: std::mem::take(&mut self.ended),
+            evicted: Vec::new(),
         };
         let before = step.outputs.len();
         match output.outcome {

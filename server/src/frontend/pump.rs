@@ -68,6 +68,9 @@ impl Pump {
     fn step(&mut self, step: StepOutput) {
         let now = Instant::now();
         self.telemetry.step_finished(&step.step);
+        if !step.evicted.is_empty() {
+            self.telemetry.blocks_evicted(&step.evicted);
+        }
         for output in step.outputs {
             self.output(output, step.step.finished, now);
         }
@@ -187,7 +190,11 @@ mod tests {
                 num_prompt_tokens: 0,
                 num_generation_tokens: text.len() as u64,
             };
-            self.sink.as_ref().expect("the engine runs").step(StepOutput { step, outputs: vec![output] });
+            self.sink.as_ref().expect("the engine runs").step(StepOutput {
+                step,
+                outputs: vec![output],
+                evicted: Vec::new(),
+            });
         }
     }
 

@@ -12,8 +12,8 @@ mod vllm;
 
 use crate::catalogue::Row;
 use crate::instruments::Instruments;
-use crate::lifecycle::{NewTokens, RequestFinished};
-use crate::observation::StepFinished;
+use crate::lifecycle::{NewTokens, ParentFinished, RequestFinished};
+use crate::observation::{AdmissionLimit, BlockResidency, SleepState, StepFinished};
 use crate::pipeline::ModelIdentity;
 
 /// The rows of all dialects.
@@ -25,8 +25,16 @@ pub(crate) trait Dialect: Send + Sync {
     fn step_finished(&self, step: &StepFinished);
     /// A request got tokens.
     fn new_tokens(&self, tokens: &NewTokens);
-    /// A request ended, in whatever way.
+    /// A request ended, in whatever way. With several choices each of them is one.
     fn request_finished(&self, request: &RequestFinished);
+    /// The last choice of what a client sent as one request ended.
+    fn parent_finished(&self, _parent: &ParentFinished) {}
+    /// Sampled KV blocks lost their contents.
+    fn blocks_evicted(&self, _blocks: &[BlockResidency]) {}
+    /// A request was refused because too many are there.
+    fn admission_rejected(&self, _limit: AdmissionLimit) {}
+    /// The engine went to sleep or woke up.
+    fn sleep_state_changed(&self, _state: SleepState) {}
 }
 
 /// All dialects, bound. From here on every known series exists at 0.

@@ -26,7 +26,7 @@ use opentelemetry::KeyValue;
 use super::Dialect;
 use crate::catalogue::{Row, Values};
 use crate::instruments::{Counter, Gauge, Histogram, Instruments};
-use crate::lifecycle::{NewTokens, RequestFinished};
+use crate::lifecycle::{NewTokens, ParentFinished, RequestFinished};
 use crate::observation::{FinishReason, StepFinished};
 use crate::pipeline::ModelIdentity;
 
@@ -200,9 +200,7 @@ impl Dialect for Vllm {
         }
         self.request_prompt_tokens.record(request.num_processed_prompt_tokens as f64, None);
         self.request_generation_tokens.record(request.num_generation_tokens as f64, None);
-        self.request_max_num_generation_tokens.record(request.num_generation_tokens as f64, None);
         self.request_params_max_tokens.record(request.max_tokens as f64, None);
-        self.request_params_n.record(request.n as f64, None);
         self.request_num_preemptions.record(request.num_preemptions as f64, None);
         self.request_prefill_kv_computed_tokens.record(request.num_prefill_computed_tokens as f64, None);
         if let Some(times) = &request.times {
@@ -213,5 +211,10 @@ impl Dialect for Vllm {
                 histogram.record(times.execute.as_secs_f64() * 1e3, link);
             }
         }
+    }
+
+    fn parent_finished(&self, parent: &ParentFinished) {
+        self.request_params_n.record(parent.n as f64, None);
+        self.request_max_num_generation_tokens.record(parent.max_num_generation_tokens as f64, None);
     }
 }
