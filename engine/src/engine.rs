@@ -29,12 +29,22 @@ use crate::request::{EngineRequest, RequestId, StepOutput};
 
 pub use batch::fill_batch;
 
+/// Takes the answer to something that the engine thread was asked, on that thread; must not block. It is dropped
+/// without a call if the engine ends before.
+pub type Reply = Box<dyn FnOnce(bool) + Send>;
+
 /// A message to the engine thread.
 enum Command {
     /// Take a request in.
     Submit(EngineRequest),
     /// End a request.
     Abort(RequestId),
+    /// Forget every cached prefix.
+    ResetPrefixCache {
+        /// Preempt all running requests first.
+        preempt: bool,
+        done: Reply,
+    },
     /// Abort everything, report it, and end the thread.
     Shutdown,
 }
@@ -93,6 +103,13 @@ impl EngineHandle {
     pub fn abort(&self, id: RequestId) {
         // An engine that has ended has no request to abort.
         let _ = self.commands.send(Command::Abort(id));
+    }
+
+    /// Forgets every cached prefix between two steps. Answers `false`, and nothing happens, while a request
+    /// holds a block; with `preempt` all running requests give theirs up first and are computed again.
+    pub fn reset_prefix_cache(&self, preempt: bool, done: Reply) {
+        // An engine that has ended has no cache, and drops the reply.
+        let _ = self.commands.send(Command::ResetPrefixCache { preempt, done });
     }
 
     /// Whether the thread runs.

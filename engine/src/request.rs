@@ -7,6 +7,8 @@ pub use limpid_telemetry::observation::{
     BlockResidency, FinishReason, RequestEvent, RequestEventKind, StepFinished, StepTimes,
 };
 
+pub use crate::kv_cache::Siblings;
+
 /// Names a request inside the process. The caller makes them unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
@@ -26,6 +28,9 @@ pub struct EngineRequest {
     pub arrival: Instant,
     /// Keeps requests with different salts from sharing cached blocks.
     pub cache_salt: Option<Arc<str>>,
+    /// Shared by the choices of one request, which have one prompt: they share its blocks even where prefix
+    /// caching is off.
+    pub siblings: Option<Siblings>,
 }
 
 /// How tokens are chosen and when generation ends. Already validated by whoever builds it.

@@ -101,6 +101,12 @@ impl Engine {
                     self.samplers.remove(&id);
                 }
             }
+            Command::ResetPrefixCache { preempt, done } => {
+                if preempt {
+                    self.scheduler.preempt_all(Instant::now());
+                }
+                done(self.scheduler.reset_prefix_cache());
+            }
             Command::Shutdown => unreachable!("handled where commands are received"),
         }
     }

@@ -43,6 +43,7 @@ fn config() -> ResolvedConfig {
         num_blocks: 40,
         enable_prefix_caching: true,
         scheduling_policy: SchedulingPolicy::Fcfs,
+        kv_cache_metrics_sample: None,
     }
 }
 
@@ -69,6 +70,7 @@ fn request(id: u64, prompt: &[u32], max_tokens: usize) -> EngineRequest {
         priority: 0,
         arrival: Instant::now(),
         cache_salt: None,
+        siblings: None,
     }
 }
 

@@ -28,7 +28,7 @@ impl Scheduler {
                 num_generation_tokens: 0,
             },
             outputs: std::mem::take(&mut self.ended),
-            evicted: Vec::new(),
+            evicted: self.cache.take_evicted(),
         };
         let before = step.outputs.len();
         match output.outcome {
@@ -55,6 +55,7 @@ impl Scheduler {
         self.spare = scheduled;
         step.step.scheduler = self.stats(num_preemptions);
         self.prefix_cache = Default::default();
+        self.num_forced_preemptions = 0;
         step
     }
 
@@ -105,7 +106,7 @@ impl Scheduler {
             num_waiting_deferred: 0,
             kv_cache_usage: self.cache.usage(),
             prefix_cache: self.prefix_cache,
-            num_preemptions: num_preemptions as u64,
+            num_preemptions: (num_preemptions + self.num_forced_preemptions) as u64,
         }
     }
 }

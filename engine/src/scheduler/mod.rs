@@ -11,6 +11,10 @@
 //!   later, from what the prefix cache still has. A step that preempted admits nobody.
 //! - Prefix-cache statistics count a request once, when it is admitted for the first time.
 //!
+//! The choices of one request are requests with one prompt, submitted one after the other. All but the first
+//! are admitted behind it and find its full blocks, those of the same step included, so the prompt is computed
+//! once; what does not fill a block is computed by each of them.
+//!
 //! Nothing is deferred for other reasons than capacity here, so that gauge is always 0.
 //!
 //! Invariants, asserted by [`Scheduler::assert_invariants`]: a live request is waiting or running, not both;
@@ -59,6 +63,8 @@ pub struct Scheduler {
     /// Last outputs of requests that ended outside a step.
     ended: Vec<RequestOutput>,
     prefix_cache: PrefixCacheStats,
+    /// Preemptions outside steps since the last report.
+    num_forced_preemptions: usize,
     /// A plan is out and has to come back before anything else.
     planned: bool,
     hits: Vec<BlockId>,
@@ -99,12 +105,16 @@ impl Scheduler {
         let needed = config.max_model_len.div_ceil(config.block_size);
         assert!(config.num_blocks > needed, "{} blocks, {needed} and a null block needed", config.num_blocks);
         assert!(config.max_num_seqs > 0 && config.max_num_batched_tokens > 0, "nothing could ever run");
+        let mut cache = KvCache::new(config.num_blocks, config.block_size, config.enable_prefix_caching);
+        if let Some(share) = config.kv_cache_metrics_sample {
+            cache.sample_residency(share);
+        }
         Scheduler {
             max_model_len: config.max_model_len,
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens,
             policy: config.scheduling_policy,
-            cache: KvCache::new(config.num_blocks, config.block_size, config.enable_prefix_caching),
+            cache,
             requests: Vec::new(),
             vacant: Vec::new(),
             by_id: HashMap::new(),
@@ -112,6 +122,7 @@ impl Scheduler {
             running: Vec::with_capacity(config.max_num_seqs),
             ended: Vec::new(),
             prefix_cache: PrefixCacheStats::default(),
+            num_forced_preemptions: 0,
             planned: false,
             hits: Vec::new(),
             spare: Vec::new(),
@@ -144,7 +155,8 @@ impl Scheduler {
             Slot(self.requests.len() - 1)
         });
         let rank = self.waiting.push(slot, request.priority, request.arrival);
-        let mut request = Request::new(request, rank, self.max_model_len, now);
+        let table = self.cache.table(request.cache_salt.as_deref(), request.siblings);
+        let mut request = Request::new(request, rank, table, self.max_model_len, now);
         self.cache.extend_hashes(&mut request.table, &request.tokens);
         self.by_id.insert(request.id, slot);
         self.requests[slot.0] = Some(request);
@@ -269,7 +281,7 @@ impl Scheduler {
     fn schedule(&mut self, plan: &mut StepPlan, slot: Slot, hits: &[BlockId], num_tokens: usize) {
         let request = self.requests[slot.0].as_mut().expect("a live request");
         let first_position = request.num_computed_tokens;
-        self.cache.allocate(&mut request.table, hits, first_position + num_tokens);
+        self.cache.allocate(&mut request.table, hits, first_position + num_tokens, plan.now);
         let samples = first_position + num_tokens == request.num_tokens();
         plan.scheduled.push(Scheduled { slot, id: request.id, first_position, num_tokens, samples });
     }
@@ -295,6 +307,15 @@ impl Scheduler {
         request.state = State::Waiting;
         request.record(now, RequestEventKind::Preempted);
         request.rank = self.waiting.push_preempted(slot, request.rank);
+    }
+
+    /// Takes all running requests back to the waiting queue, in their order, so that no block is held.
+    pub fn preempt_all(&mut self, now: Instant) {
+        assert!(!self.planned, "a plan is out");
+        while let Some(slot) = self.running.pop() {
+            self.preempt(slot, now);
+            self.num_forced_preemptions += 1;
+        }
     }
 
     /// Removes a request from everything but the running list and answers its last output.
