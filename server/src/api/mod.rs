@@ -9,6 +9,7 @@
 mod auth;
 mod chat;
 mod completions;
+mod control;
 mod error;
 mod generate;
 mod json;
@@ -125,6 +126,7 @@ pub fn router(parts: AppParts) -> Router {
         .route(Route::Version.pattern(), get(probes::version))
         .route(Route::Metrics.pattern(), metrics())
         .route(Route::MetricsSlash.pattern(), metrics())
+        .route(Route::ResetPrefixCache.pattern(), post(control::reset_prefix_cache))
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(unknown_route)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), authorize))

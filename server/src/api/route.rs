@@ -14,10 +14,11 @@ pub(super) enum Route {
     Version,
     Metrics,
     MetricsSlash,
+    ResetPrefixCache,
 }
 
 impl Route {
-    const ALL: [Route; 11] = [
+    const ALL: [Route; 12] = [
         Route::ChatCompletions,
         Route::Completions,
         Route::Models,
@@ -29,6 +30,7 @@ impl Route {
         Route::Version,
         Route::Metrics,
         Route::MetricsSlash,
+        Route::ResetPrefixCache,
     ];
 
     /// The router's pattern.
@@ -46,6 +48,7 @@ impl Route {
             Route::Version => "/version",
             Route::Metrics => "/metrics",
             Route::MetricsSlash => "/metrics/",
+            Route::ResetPrefixCache => "/reset_prefix_cache",
         }
     }
 

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use crate::api::{self, AppParts};
 use crate::cli::ServeArgs;
-use crate::frontend::Frontend;
+use crate::frontend::{AdmissionLimits, Frontend};
 use crate::store;
 
 use listener::{Connections, Port};
@@ -59,6 +59,8 @@ pub struct ServeOptions {
     pub require_gpu: bool,
     /// Telemetry settings from flags; the device is added to the resource.
     pub telemetry: TelemetrySettings,
+    /// How much is let in at once.
+    pub admission: AdmissionLimits,
     /// How long running requests get to end at shutdown.
     pub shutdown_timeout: Duration,
 }
@@ -92,6 +94,7 @@ impl Server {
         let addr = port.address()?;
         let shutdown_timeout = options.shutdown_timeout;
         let api_keys = options.api_keys.clone();
+        let admission = options.admission;
         let served_names = options.served_model_names.clone();
         // Reading, hashing, uploading and compiling take their time and their thread.
         let opened = tokio::task::spawn_blocking(move || startup::open(&options, span_processors))
@@ -108,7 +111,7 @@ impl Server {
             has_priorities,
         } = opened;
         let (frontend, frontend_task) =
-            Frontend::start(events, engine, model_telemetry, std::sync::Arc::clone(&text));
+            Frontend::start(events, engine, model_telemetry, std::sync::Arc::clone(&text), admission);
         let router = api::router(AppParts {
             frontend: frontend.clone(),
             telemetry: telemetry.clone(),

@@ -166,6 +166,11 @@ impl Ledger {
         }
     }
 
+    /// All running requests were preempted outside a step.
+    pub(super) fn preempted_all(&mut self, now: Instant) {
+        self.plan_stamps.insert(now);
+    }
+
     /// The truth at a position of a live request.
     pub(super) fn history(&self, id: RequestId, position: usize) -> History {
         self.live[&id].histories[position]
@@ -203,6 +208,11 @@ impl Ledger {
         self.reported_queries += stats.prefix_cache.queries;
         self.reported_hits += stats.prefix_cache.hits;
         self.summary.steps += 1;
+        for seen in &output.evicted {
+            assert!(seen.idle <= seen.lifetime && seen.reuse_gaps.len() < 4, "{seen:?}");
+            let gaps: std::time::Duration = seen.reuse_gaps.iter().sum();
+            assert!(gaps + seen.idle <= seen.lifetime, "{seen:?}");
+        }
         self.summary.preemptions += stats.num_preemptions;
         self.summary.tokens += generated;
         self.summary.hits = self.reported_hits;
@@ -298,7 +308,10 @@ impl Ledger {
         if live.tokens.len() > prompt && !preempted {
             assert_eq!(chunks + cached.unwrap_or_default(), prompt, "chunks of request {}", id.0);
         }
-        self.cached_tokens += cached.unwrap_or_default() as u64;
+        // Without prefix caching siblings share, and nobody counts it.
+        if self.config.enable_prefix_caching {
+            self.cached_tokens += cached.unwrap_or_default() as u64;
+        }
     }
 
     /// Compares the gauges with the queues, and the queues with what is live.
