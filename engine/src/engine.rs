@@ -18,7 +18,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -53,6 +53,8 @@ enum Command {
 struct State {
     alive: AtomicBool,
     healthy: AtomicBool,
+    /// Share of steps to look into, as the bits of an `f64`.
+    step_trace_ratio: AtomicU64,
 }
 
 /// Handle to a running engine. Cheap to clone; the thread ends at [`EngineHandle::shutdown`] or when the
@@ -76,7 +78,11 @@ impl EngineHandle {
         on_step: impl FnMut(StepOutput) + Send + 'static,
     ) -> EngineHandle {
         let (commands, receiver) = mpsc::channel();
-        let state = Arc::new(State { alive: AtomicBool::new(true), healthy: AtomicBool::new(true) });
+        let state = Arc::new(State {
+            alive: AtomicBool::new(true),
+            healthy: AtomicBool::new(true),
+            step_trace_ratio: AtomicU64::new(0),
+        });
         let engine = step::Engine::new(&config, device, receiver, state.clone());
         let ended = EndOfThread(state.clone());
         let thread = std::thread::Builder::new()
@@ -110,6 +116,12 @@ impl EngineHandle {
     pub fn reset_prefix_cache(&self, preempt: bool, done: Reply) {
         // An engine that has ended has no cache, and drops the reply.
         let _ = self.commands.send(Command::ResetPrefixCache { preempt, done });
+    }
+
+    /// From now on looks into this share of the steps, chosen by chance, which may make those steps slower and
+    /// no other; 0, as in the beginning, looks into none.
+    pub fn trace_steps(&self, ratio: f64) {
+        self.state.step_trace_ratio.store(ratio.to_bits(), Ordering::Relaxed);
     }
 
     /// Whether the thread runs.

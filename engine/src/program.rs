@@ -1,7 +1,7 @@
 //! The forward pass as data: a list of ops over named buffers and weights.
 //!
 //! An architecture module (`model::llama`) builds a [`Program`] once; every device runs the same list. Each
-//! op states what it costs for a given batch ([`Op::cost`]), which is all that the FLOP and bandwidth
+//! op states what it costs for a given batch ([`Program::cost`]), which is all that the FLOP and bandwidth
 //! counters and the detailed traces know about the model.
 //!
 //! Activations are `f32`, row-major, one row per token of the batch ([`Rows::Tokens`]) or per row whose

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use limpid_telemetry::observation::{
-    BlockResidency, FinishReason, RequestEvent, RequestEventKind, StepFinished, StepTimes,
+    BlockResidency, FinishReason, RequestEvent, RequestEventKind, StepDetail, StepFinished, StepPart,
+    StepTimes,
 };
 
 pub use crate::kv_cache::Siblings;
@@ -120,6 +121,15 @@ pub struct RequestOutput {
     pub error: Option<Arc<str>>,
 }
 
+/// A step that was chosen to be looked into.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepTrace {
+    /// The requests of its batch.
+    pub requests: Vec<RequestId>,
+    /// What it spent its time on.
+    pub detail: StepDetail,
+}
+
 /// Everything one step produced. Steps that produced nothing for anyone still report their stats.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepOutput {
@@ -129,4 +139,6 @@ pub struct StepOutput {
     pub outputs: Vec<RequestOutput>,
     /// KV blocks chosen for residency sampling that lost their contents, with `--kv-cache-metrics`.
     pub evicted: Vec<BlockResidency>,
+    /// Present on sampled steps; see [`crate::engine::EngineHandle::trace_steps`].
+    pub trace: Option<Box<StepTrace>>,
 }

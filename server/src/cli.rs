@@ -144,9 +144,21 @@ pub struct ServeArgs {
     #[arg(long, value_name = "URL")]
     pub otlp_metrics_endpoint: Option<String>,
 
+    /// Where to push log records by OTLP; the lines on stderr are there in any case
+    #[arg(long, value_name = "URL")]
+    pub otlp_logs_endpoint: Option<String>,
+
     /// Measure the device's part of each request as well: forward pass (model), execution (worker), or all
     #[arg(long, value_name = "WHAT", value_enum, num_args = 1.., value_delimiter = ',')]
     pub collect_detailed_traces: Vec<Detail>,
+
+    /// Share of engine steps that get a trace of their own, op by op, with --collect-detailed-traces all
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    pub detailed_trace_step_ratio: f64,
+
+    /// Write vLLM's attribute spellings on model spans beside the conventions'
+    #[arg(long)]
+    pub vllm_compatible_attributes: bool,
 
     /// Form of the log lines on stderr; RUST_LOG chooses which
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
@@ -189,7 +201,7 @@ pub enum Detail {
     Model,
     /// gen_ai.latency.time_in_model_execute
     Worker,
-    /// Both
+    /// Both, and a trace of its own for a share of the engine's steps
     All,
 }
 
@@ -249,7 +261,10 @@ impl ServeArgs {
         TelemetrySettings {
             otlp_traces_endpoint: self.otlp_traces_endpoint.clone(),
             otlp_metrics_endpoint: self.otlp_metrics_endpoint.clone(),
+            otlp_logs_endpoint: self.otlp_logs_endpoint.clone(),
             collect_detailed_traces: self.collect_detailed_traces.iter().map(detail).collect(),
+            detailed_trace_step_ratio: Some(self.detailed_trace_step_ratio),
+            vllm_compatible_attributes: self.vllm_compatible_attributes,
             service_version: env!("CARGO_PKG_VERSION"),
             ..TelemetrySettings::default()
         }

@@ -155,7 +155,7 @@ impl ScriptedEngine {
             num_generation_tokens: u64::from(token.is_some()),
         };
         if let Some(steps) = &*self.steps.lock().expect("no panic") {
-            steps.step(StepOutput { step, outputs: vec![output], evicted: Vec::new() });
+            steps.step(StepOutput { step, outputs: vec![output], evicted: Vec::new(), trace: None });
         }
     }
 }

@@ -38,6 +38,7 @@ fn telemetry(sampler: &'static str) -> (Telemetry, ModelTelemetry) {
 fn open(telemetry: &Telemetry, model: &ModelTelemetry, at: Instant) -> (Arc<HttpSpan>, RequestGuard) {
     let http = telemetry.http_request(HttpRequestStarted {
         at,
+        version: http::Version::HTTP_11,
         method: &http::Method::POST,
         route: Some("/v1/chat/completions"),
         path: "/v1/chat/completions",

@@ -13,7 +13,7 @@ use crate::pipeline::{ModelIdentity, ModelTelemetry, Telemetry};
 use crate::request::{
     Operation, RequestGuard, RequestOutcome, RequestParams, RequestProgress, RequestStarted,
 };
-use crate::trace::{HttpRequestStarted, HttpSpan};
+use crate::trace::{HttpRequestStarted, HttpSpan, RequestLink};
 
 pub(crate) const MODEL: &str = "tiny";
 
@@ -55,6 +55,7 @@ pub(crate) fn identity() -> ModelIdentity {
 pub(crate) fn http(telemetry: &Telemetry, at: Instant, headers: &http::HeaderMap) -> Arc<HttpSpan> {
     telemetry.http_request(HttpRequestStarted {
         at,
+        version: http::Version::HTTP_11,
         method: &http::Method::POST,
         route: Some("/v1/chat/completions"),
         path: "/v1/chat/completions",
@@ -92,6 +93,10 @@ pub(crate) struct Script {
 impl Script {
     pub(crate) fn new(model: &ModelTelemetry, parent: Option<Arc<HttpSpan>>, base: Instant) -> Script {
         Script { base, guard: model.request(parent, started(base)), times: StepTimes::default() }
+    }
+
+    pub(crate) fn link(&self) -> Option<RequestLink> {
+        self.guard.link()
     }
 
     fn at(&self, milliseconds: u64) -> Instant {

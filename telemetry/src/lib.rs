@@ -30,6 +30,8 @@ mod instruments;
 #[cfg(feature = "sdk")]
 mod lifecycle;
 #[cfg(feature = "sdk")]
+mod logs;
+#[cfg(feature = "sdk")]
 mod pipeline;
 #[cfg(feature = "sdk")]
 mod request;
@@ -41,8 +43,10 @@ mod trace;
 #[cfg(feature = "sdk")]
 pub use config::{ConfigError, DetailedTraces, TelemetryConfig, TelemetrySettings};
 #[cfg(feature = "sdk")]
+pub use logs::OtlpLogLayer;
+#[cfg(feature = "sdk")]
 pub use pipeline::{MetricsText, ModelIdentity, ModelTelemetry, Telemetry};
 #[cfg(feature = "sdk")]
 pub use request::{Operation, RequestGuard, RequestOutcome, RequestParams, RequestProgress, RequestStarted};
 #[cfg(feature = "sdk")]
-pub use trace::{HttpRequestStarted, HttpSpan};
+pub use trace::{HttpRequestStarted, HttpSpan, Message, RequestLink};

@@ -6,6 +6,10 @@
 
 use std::time::{Duration, Instant};
 
+mod detail;
+
+pub use detail::{OpDetail, Phase, StepDetail, StepPart};
+
 /// Why a request ended. The closed value set of vLLM's `finished_reason` label, in vLLM's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FinishReason {

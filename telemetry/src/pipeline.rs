@@ -19,15 +19,23 @@ use crate::clock::Anchor;
 use crate::config::{ConfigError, Push, Signal, TelemetryConfig};
 use crate::dialect::{self, Dialect};
 use crate::exemplar::ExemplarStore;
-use crate::export::{Closing, Counts, Delivery, ExportRuntime, MetricsExporter, Processors, SpanExporter};
+use crate::export::{
+    Closing, Counts, Delivery, ExportRuntime, LogQueue, MetricsExporter, Processors, SpanExporter,
+};
 use crate::exposition::{self, Format};
 use crate::instruments::Instruments;
-use crate::observation::{AdmissionLimit, BlockResidency, SleepState, StepFinished};
+use crate::logs;
+use crate::observation::{AdmissionLimit, BlockResidency, Phase, SleepState, StepDetail, StepFinished};
 use crate::request::{RequestGuard, RequestStarted};
-use crate::trace::{HttpRequestStarted, HttpSpan, RequestSpan, Tracing};
+use crate::trace::{HttpRequestStarted, HttpSpan, RequestLink, RequestSpan, Tracing, step_span};
 
-/// How long a batch of spans is kept for a collector that does not answer.
-const SPAN_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a batch of spans or log records is kept for a collector that does not answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A step links to every request of its batch, and batches are far smaller than this.
+const MAX_STEP_LINKS: u32 = 4096;
+/// More than a request's timeline ever keeps.
+const MAX_EVENTS_PER_SPAN: u32 = 1024;
 
 /// Labels of a served model and facts that never change while it is served.
 #[derive(Clone, Debug)]
@@ -68,7 +76,10 @@ struct Inner {
     closing: Closing,
     spans: Arc<Counts>,
     data_points: Arc<Counts>,
+    log_records: Arc<Counts>,
+    logs: Option<LogQueue>,
     traces_endpoint: Option<String>,
+    step_trace_ratio: f64,
     description: Vec<String>,
     /// Dropped last: the exporters above run on it.
     _runtime: Option<ExportRuntime>,
@@ -94,7 +105,8 @@ impl Telemetry {
                 "together with --otlp-traces-endpoint or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
             ));
         }
-        let runtime = match config.traces.is_some() || config.metrics.is_some() {
+        let pushes = [&config.traces, &config.metrics, &config.logs];
+        let runtime = match pushes.into_iter().any(Option::is_some) {
             false => None,
             true => Some(ExportRuntime::start().map_err(|error| {
                 ConfigError::new(
@@ -113,6 +125,7 @@ impl Telemetry {
             exemplars: Arc::clone(&exemplars),
             spans: Arc::default(),
             data_points: Arc::default(),
+            log_records: Arc::default(),
         };
         let reader = SharedReader(Arc::new(ManualReader::builder().build()));
         let meter_provider = exporting.meter_provider(&reader)?;
@@ -120,7 +133,9 @@ impl Telemetry {
             true => Some(exporting.tracer_provider(span_processors)?),
             false => None,
         };
-        let (closing, spans, data_points) = (exporting.closing, exporting.spans, exporting.data_points);
+        let logs = exporting.log_queue()?;
+        logs::attach(logs.clone());
+        let Exporting { closing, spans, data_points, log_records, .. } = exporting;
         let scope =
             || InstrumentationScope::builder("limpid").with_version(env!("CARGO_PKG_VERSION")).build();
         let instruments = Instruments::new(
@@ -128,12 +143,13 @@ impl Telemetry {
             Arc::clone(&exemplars),
             config.measure,
         );
-        dialect::limpid::observe_exporters(&instruments, &spans, &data_points);
+        dialect::limpid::observe_exporters(&instruments, &spans, &data_points, &log_records);
         let tracing = Tracing {
             tracer: tracer_provider.as_ref().map(|provider| provider.tracer_with_scope(scope())),
             anchor,
             measure: config.measure,
             vllm_compatible_attributes: config.vllm_compatible_attributes,
+            captures_content: config.captures_content,
         };
         let inner = Inner {
             tracing,
@@ -145,7 +161,10 @@ impl Telemetry {
             closing,
             spans,
             data_points,
+            log_records,
+            logs,
             traces_endpoint: config.traces.as_ref().map(Push::shown_endpoint),
+            step_trace_ratio: config.step_trace_ratio,
             description: describe(&config),
             _runtime: runtime,
         };
@@ -169,6 +188,22 @@ impl Telemetry {
         Arc::new(HttpSpan::start(&self.inner.tracing, &started))
     }
 
+    /// Draws the trace of the start that began at `from` and ends now.
+    pub fn started_up(&self, phases: &[Phase], from: Instant) {
+        step_span::startup(&self.inner.tracing, phases, from, Instant::now());
+    }
+
+    /// Whether an operator asked for prompts and answers on spans.
+    pub fn captures_content(&self) -> bool {
+        self.inner.tracing.captures_content
+    }
+
+    /// Share of engine steps to trace; 0 unless detailed traces of everything were asked for and somebody
+    /// reads spans.
+    pub fn step_trace_ratio(&self) -> f64 {
+        if self.inner.tracing.tracer.is_some() { self.inner.step_trace_ratio } else { 0.0 }
+    }
+
     /// Renders all metrics from memory for a scraper that sent this `Accept` header.
     pub fn render_metrics(&self, accept: Option<&str>) -> MetricsText {
         let format = Format::negotiate(accept);
@@ -186,20 +221,21 @@ impl Telemetry {
         // hangs must not hold up anything. Both signals at once, so that one cannot use up the other's time.
         let (done, ended) = tokio::sync::mpsc::unbounded_channel();
         let started = Instant::now();
-        for signal in [Signal::Traces, Signal::Metrics] {
+        let flushes: [(Signal, fn(&Inner, Duration)); 2] = [
+            (Signal::Traces, |inner, timeout| {
+                if let Some(provider) = &inner.tracer_provider {
+                    let _ = provider.shutdown_with_timeout(timeout);
+                }
+            }),
+            (Signal::Metrics, |inner, timeout| {
+                let _ = inner.meter_provider.shutdown_with_timeout(timeout);
+            }),
+        ];
+        for (signal, flush) in flushes {
             let inner = Arc::clone(&self.inner);
             let done = done.clone();
             let spawned = std::thread::Builder::new().name("limpid-otlp-end".to_owned()).spawn(move || {
-                match signal {
-                    Signal::Traces => {
-                        if let Some(provider) = &inner.tracer_provider {
-                            let _ = provider.shutdown_with_timeout(timeout);
-                        }
-                    }
-                    Signal::Metrics => {
-                        let _ = inner.meter_provider.shutdown_with_timeout(timeout);
-                    }
-                }
+                flush(&inner, timeout);
                 drop(inner);
                 let _ = done.send(());
             });
@@ -213,6 +249,9 @@ impl Telemetry {
         let mut ended = ended;
         let _ = tokio::time::timeout((timeout + grace).saturating_sub(started.elapsed()), async {
             while ended.recv().await.is_some() {}
+            if let Some(logs) = &self.inner.logs {
+                logs.ended().await;
+            }
         })
         .await;
         self.losses()
@@ -234,6 +273,11 @@ impl Telemetry {
         if lost > 0 {
             losses.push(format!("OTLP metrics: {lost} data points lost, {} delivered", points.exported));
         }
+        let records = self.inner.log_records.totals();
+        let lost = records.failed + records.dropped + records.pending;
+        if lost > 0 {
+            losses.push(format!("OTLP logs: {lost} log records lost, {} delivered", records.exported));
+        }
         losses
     }
 }
@@ -241,6 +285,9 @@ impl Telemetry {
 impl Drop for Inner {
     /// Whoever drops without [`Telemetry::shutdown`] does not wait for a collector for long either.
     fn drop(&mut self) {
+        if let Some(logs) = &self.logs {
+            logs::detach(logs);
+        }
         if !self.closing.begun() {
             self.closing.begin(Duration::from_secs(1));
         }
@@ -255,6 +302,7 @@ struct Exporting<'a> {
     exemplars: Arc<ExemplarStore>,
     spans: Arc<Counts>,
     data_points: Arc<Counts>,
+    log_records: Arc<Counts>,
 }
 
 impl Exporting<'_> {
@@ -278,12 +326,19 @@ impl Exporting<'_> {
         Ok(builder.build())
     }
 
+    fn log_queue(&self) -> Result<Option<LogQueue>, ConfigError> {
+        let (Some(push), Some(runtime)) = (&self.config.logs, self.runtime) else { return Ok(None) };
+        let counts = &self.log_records;
+        let delivery = in_runtime(runtime, || Delivery::new(push, PATIENCE, &self.closing, counts))?;
+        let (closing, limits) = (self.closing.clone(), self.config.log_queue);
+        Ok(Some(LogQueue::start(runtime, delivery, closing, limits, &self.config.resource, counts)))
+    }
+
     fn tracer_provider(&self, others: Vec<Box<dyn SpanProcessor>>) -> Result<SdkTracerProvider, ConfigError> {
         let mut export = None;
         if let (Some(push), Some(runtime)) = (&self.config.traces, self.runtime) {
             let queue = self.config.queue;
-            let delivery =
-                in_runtime(runtime, || Delivery::new(push, SPAN_PATIENCE, &self.closing, &self.spans))?;
+            let delivery = in_runtime(runtime, || Delivery::new(push, PATIENCE, &self.closing, &self.spans))?;
             let exporter = SpanExporter::new(runtime.clone(), delivery, &self.config.resource);
             let batch = BatchSpanProcessor::builder(exporter)
                 .with_batch_config(
@@ -299,6 +354,8 @@ impl Exporting<'_> {
         Ok(SdkTracerProvider::builder()
             .with_resource(self.config.resource.clone())
             .with_sampler(self.config.sampler.clone())
+            .with_max_links_per_span(MAX_STEP_LINKS)
+            .with_max_events_per_span(MAX_EVENTS_PER_SPAN)
             .with_span_processor(Processors::new(export, others))
             .build())
     }
@@ -334,10 +391,18 @@ fn describe(config: &TelemetryConfig) -> Vec<String> {
         None if config.disabled => format!("OTLP {}: off (OTEL_SDK_DISABLED)", signal.as_str()),
         None => format!("OTLP {}: off (no {flag}, no endpoint variable)", signal.as_str()),
     };
-    vec![
+    let mut lines = vec![
         line(Signal::Traces, &config.traces, "--otlp-traces-endpoint"),
         line(Signal::Metrics, &config.metrics, "--otlp-metrics-endpoint"),
-    ]
+        line(Signal::Logs, &config.logs, "--otlp-logs-endpoint"),
+    ];
+    if config.captures_content {
+        lines.push(
+            "prompts and answers go onto spans (OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT)"
+                .to_owned(),
+        );
+    }
+    lines
 }
 
 /// One reader for whoever scrapes and for the provider, which wants to own it.
@@ -384,6 +449,11 @@ impl ModelTelemetry {
         for dialect in &self.inner.dialects {
             dialect.step_finished(step);
         }
+    }
+
+    /// Draws a sampled step, with links to the requests of its batch.
+    pub fn step_traced(&self, detail: &StepDetail, requests: Vec<RequestLink>) {
+        step_span::step(&self.inner.tracing, detail, requests);
     }
 
     /// Opens a request below its HTTP span.

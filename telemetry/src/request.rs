@@ -10,7 +10,8 @@ use std::time::Instant;
 use crate::lifecycle::{Lifecycle, ParentFinished};
 use crate::observation::{FinishReason, RequestEvent, StepTimes};
 use crate::pipeline::ModelTelemetry;
-use crate::trace::{HttpSpan, RequestSpan};
+use crate::semconv;
+use crate::trace::{HttpSpan, Message, RequestLink, RequestSpan};
 
 /// `gen_ai.operation.name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +51,8 @@ pub struct RequestParams {
     pub stop_sequences: Vec<String>,
     pub n: Option<u64>,
     pub stream: bool,
+    /// The prompt as messages. Fill it only if [`Telemetry::captures_content`](crate::Telemetry) says so.
+    pub messages: Vec<Message>,
 }
 
 /// A request that is about to be handed to the engine.
@@ -125,7 +128,7 @@ pub struct RequestGuard {
     /// `None` once it has ended.
     parent: Option<Arc<Parent>>,
     /// Dropped after the model span ended, so that the HTTP span ends last.
-    _http: Option<Arc<HttpSpan>>,
+    http: Option<Arc<HttpSpan>>,
 }
 
 impl RequestGuard {
@@ -149,10 +152,22 @@ impl RequestGuard {
                 lifecycle: Lifecycle::new(started, span.is_some()),
                 span,
                 parent: Some(Arc::clone(&parent)),
-                _http: http.cloned(),
+                http: http.cloned(),
             }
         };
         (0..num_choices).map(guard).collect()
+    }
+
+    /// Text that was handed to the client. It goes nowhere unless content is captured.
+    pub fn text(&mut self, text: &str) {
+        if let Some(span) = &mut self.span {
+            span.text(text);
+        }
+    }
+
+    /// What a trace of a step links to; `None` if the request is not sampled.
+    pub fn link(&self) -> Option<RequestLink> {
+        self.span.as_ref().and_then(RequestSpan::request_link)
     }
 
     /// Takes one step's news in.
@@ -179,6 +194,12 @@ impl RequestGuard {
         }
         if let Some(span) = span {
             span.end(outcome, &finished, &self.lifecycle);
+        }
+        if outcome.reason == FinishReason::Error
+            && let Some(http) = &self.http
+        {
+            // A stream's status code was sent long ago and says nothing of it.
+            http.failed(outcome.error_type.unwrap_or(semconv::ERROR_OTHER));
         }
         parent.max_num_generation_tokens.fetch_max(finished.num_generation_tokens, Ordering::AcqRel);
     }

@@ -3,7 +3,7 @@
 use limpid_tests::simulation::{Fault, Options, run, run_many};
 
 /// Worlds in an ordinary test run; `cargo xtask sim --count` runs as many as asked.
-const WORLDS: u64 = 500;
+const WORLDS: u64 = 1000;
 
 #[test]
 fn worlds_keep_every_invariant_and_drain() {

@@ -8,6 +8,9 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use limpid_telemetry::observation::Phase;
 
 use crate::chat_template::ChatTemplate;
 use crate::device::WeightSource;
@@ -44,6 +47,8 @@ pub struct Model {
     pub tokenizer: Tokenizer,
     /// Messages to text, if the file has a template.
     pub chat_template: Option<ChatTemplate>,
+    /// What opening it consisted of.
+    pub opening: [Phase; 3],
     file: GgufFile,
     /// Where each weight's bytes are in the file.
     ranges: Vec<Range<usize>>,
@@ -66,6 +71,7 @@ impl Model {
     }
 
     fn read(path: &Path) -> Result<Model, ModelProblem> {
+        let started = Instant::now();
         let file = GgufFile::open(path)?;
         let metadata = file.metadata();
         let architecture: &str = metadata.require("general.architecture")?;
@@ -75,7 +81,9 @@ impl Model {
         }
         let context_length =
             settings::count(metadata, &format!("{architecture}.context_length"), u32::MAX as usize)?;
+        let opened = Phase::since("open_model", started);
         let tokenizer = Tokenizer::from_metadata(metadata)?;
+        let loaded = Phase::since("load_tokenizer", opened.to);
         let (program, ranges) = llama::build(&file, tokenizer.vocabulary_size())?;
         let chat_template = match metadata.get::<&str>("tokenizer.chat_template")? {
             Some(source) => {
@@ -95,6 +103,7 @@ impl Model {
             program,
             tokenizer,
             chat_template,
+            opening: [opened, loaded, Phase::since("build_program", loaded.to)],
             ranges,
             file,
         })

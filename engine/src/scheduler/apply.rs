@@ -29,6 +29,7 @@ impl Scheduler {
             },
             outputs: std::mem::take(&mut self.ended),
             evicted: self.cache.take_evicted(),
+            trace: None,
         };
         let before = step.outputs.len();
         match output.outcome {

@@ -6,6 +6,7 @@
 //! Invariant: nothing that a client sends makes a handler panic, wait without end, or answer an error in
 //! another shape than OpenAI's.
 
+mod access;
 mod auth;
 mod chat;
 mod completions;

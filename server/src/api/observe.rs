@@ -1,7 +1,7 @@
 //! The outermost layer: stamps a request's arrival, names it, opens its SERVER span and keeps the span open
 //! until the response's last byte is out or the client is gone.
 //!
-//! Probes and scrapes get a request id but no span.
+//! Probes and scrapes get a request id but no span and no line in the log.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -18,6 +18,7 @@ use http_body::{Frame, SizeHint};
 use limpid_telemetry::{HttpRequestStarted, HttpSpan};
 
 use super::App;
+use super::access::AccessLine;
 use super::error::ErrorKind;
 use super::route::Route;
 
@@ -42,6 +43,7 @@ pub(super) async fn observe(State(app): State<Arc<App>>, mut request: Request, n
     let route = request.extensions().get::<MatchedPath>().and_then(|path| Route::of(path.as_str()));
     let span = route.is_none_or(Route::has_span).then(|| open_span(&app, &request, route, arrival));
     let request_id = request_id(request.headers());
+    let mut line = span.as_ref().map(|span| AccessLine::begin(&request, span, &request_id, arrival));
     request.extensions_mut().insert(RequestContext {
         arrival,
         request_id: Arc::clone(&request_id),
@@ -53,18 +55,20 @@ pub(super) async fn observe(State(app): State<Arc<App>>, mut request: Request, n
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    let Some(span) = span else { return response };
+    let (Some(span), Some(mut line)) = (span, line.take()) else { return response };
+    line.status = Some(response.status().as_u16());
     let error_type = response.extensions().get::<ErrorKind>().and_then(|kind| kind.error_type());
     span.responded(response.status().as_u16(), error_type);
     if let Some(value) = span.traceresponse().and_then(|value| HeaderValue::from_str(&value).ok()) {
         response.headers_mut().insert(TRACERESPONSE, value);
     }
-    response.map(|body| Body::new(ObservedBody { body, _span: span }))
+    response.map(|body| Body::new(ObservedBody { body, line, _span: span }))
 }
 
 fn open_span(app: &App, request: &Request, route: Option<Route>, at: Instant) -> Arc<HttpSpan> {
     app.telemetry.http_request(HttpRequestStarted {
         at,
+        version: request.version(),
         method: request.method(),
         route: route.map(Route::template),
         path: request.uri().path(),
@@ -91,7 +95,15 @@ fn request_id(headers: &HeaderMap) -> Arc<str> {
 /// the client goes away.
 struct ObservedBody {
     body: Body,
+    line: AccessLine,
     _span: Arc<HttpSpan>,
+}
+
+impl Drop for ObservedBody {
+    fn drop(&mut self) {
+        // A body that says so is not asked for its end.
+        self.line.complete |= http_body::Body::is_end_stream(&self.body);
+    }
 }
 
 impl http_body::Body for ObservedBody {
@@ -102,7 +114,13 @@ impl http_body::Body for ObservedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => self.line.bytes += frame.data_ref().map_or(0, Bytes::len),
+            Poll::Ready(None) => self.line.complete = true,
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -67,12 +67,20 @@ impl Pump {
 
     fn step(&mut self, step: StepOutput) {
         let now = Instant::now();
+        // Before the requests that end in this step are gone.
+        let traced = step.trace.map(|trace| {
+            let guard = |id| self.open.get(id).and_then(|request| request.guard.link());
+            (trace.requests.iter().filter_map(guard).collect(), trace.detail)
+        });
         self.telemetry.step_finished(&step.step);
         if !step.evicted.is_empty() {
             self.telemetry.blocks_evicted(&step.evicted);
         }
         for output in step.outputs {
             self.output(output, step.step.finished, now);
+        }
+        if let Some((requests, detail)) = traced {
+            self.telemetry.step_traced(&detail, requests);
         }
     }
 
@@ -101,6 +109,7 @@ impl Pump {
         let logprobs = output.tokens.iter().filter_map(|token| token.logprobs.as_ref());
         request.cumulative_logprob += logprobs.map(|logprobs| f64::from(logprobs.chosen)).sum::<f64>();
         let decoded = request.decoder.push(&output.tokens, output.finish, &*self.text);
+        request.guard.text(&decoded.text);
         if decoded.stopped && output.finish.is_none() {
             self.engine.abort(output.id);
         }
@@ -211,6 +220,7 @@ mod tests {
                 step,
                 outputs: vec![output],
                 evicted: Vec::new(),
+                trace: None,
             });
         }
     }

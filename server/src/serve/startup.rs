@@ -2,12 +2,14 @@
 //! engine. All of it may block.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Context;
 use limpid_engine::config::{ResolvedConfig, SchedulingPolicy};
 use limpid_engine::device::{DeviceInfo, find_adapter};
 use limpid_engine::engine::EngineHandle;
 use limpid_engine::model::Model;
+use limpid_telemetry::observation::Phase;
 use limpid_telemetry::{ModelIdentity, ModelTelemetry, Telemetry, TelemetryConfig, TelemetrySettings};
 use opentelemetry_sdk::trace::SpanProcessor;
 
@@ -31,8 +33,12 @@ pub(super) fn open(
     options: &ServeOptions,
     span_processors: Vec<Box<dyn SpanProcessor>>,
 ) -> anyhow::Result<Opened> {
+    let started = Instant::now();
     let model = Model::open(&options.model_path)?;
+    let mut phases = model.opening.to_vec();
+    let searched = Instant::now();
     let adapter = find_adapter(options.device, options.require_gpu).context("no device can be used")?;
+    phases.push(Phase::since("find_device", searched));
     let device_info = adapter.info().clone();
     let settings = telemetry_settings(options, &device_info);
     let telemetry_config = TelemetryConfig::resolve(settings, &|name| std::env::var(name).ok())?;
@@ -42,6 +48,7 @@ pub(super) fn open(
     let device = adapter
         .open(&model.program, &model, config.device_limits())
         .with_context(|| format!("the device {} cannot be opened", device_info.name))?;
+    phases.extend(device.opening());
     let telemetry = Telemetry::start(telemetry_config, span_processors)?;
     for line in telemetry.describe() {
         tracing::info!("{line}");
@@ -57,6 +64,8 @@ pub(super) fn open(
     let has_priorities = config.scheduling_policy == SchedulingPolicy::Priority;
     let (steps, events) = frontend::channel();
     let engine = EngineHandle::start(config, device, move |step| steps.step(step));
+    engine.trace_steps(telemetry.step_trace_ratio());
+    telemetry.started_up(&phases, started);
     Ok(Opened {
         engine: Arc::new(engine),
         events,

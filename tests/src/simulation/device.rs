@@ -50,6 +50,11 @@ impl FakeDevice {
         self.slots[self.slot(batch, sequence, position)]
     }
 
+    /// What the last slot of a block holds: it stands for all the others.
+    pub(super) fn end_of_block(&self, number: usize) -> Option<History> {
+        self.slots[(number + 1) * self.block_size - 1]
+    }
+
     /// Stores the entries of the first `num_rows` rows, but not that of row `lost`. `roots` are the
     /// sequences' histories before their first token.
     pub(super) fn store(&mut self, batch: &Batch, roots: &[History], num_rows: usize, lost: Option<usize>) {

@@ -1,9 +1,10 @@
 //! What a world keeps about its requests, to compare the scheduler's answers with.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use limpid_engine::config::{ResolvedConfig, SchedulingPolicy};
+use limpid_engine::kv_cache::{BlockHash, BlockId};
 use limpid_engine::request::{
     EngineRequest, FinishReason, RequestEvent, RequestEventKind, RequestId, RequestOutput, StepOutput,
     StepTimes,
@@ -11,7 +12,7 @@ use limpid_engine::request::{
 use limpid_engine::scheduler::{Scheduler, StepPlan};
 
 use super::Summary;
-use super::device::{History, extend, next_token, root};
+use super::device::{FakeDevice, History, extend, next_token, root};
 
 /// How a request has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,7 @@ pub(super) struct Live {
     /// The true history at each position.
     histories: Vec<History>,
     pub(super) root: History,
+    last_block: BlockHash,
     events: Vec<RequestEvent>,
     times: StepTimes,
     /// Prompt positions that were computed at least once.
@@ -47,6 +49,8 @@ pub(super) struct Ledger {
     pub(super) live: BTreeMap<RequestId, Live>,
     /// Full texts of requests that ended.
     pub(super) ended: Vec<(RequestId, Vec<u32>)>,
+    /// The history at the end of every full block that a request ever had.
+    contents: HashMap<BlockHash, History>,
     /// Stamps that events may have.
     plan_stamps: HashSet<Instant>,
     apply_stamps: HashSet<Instant>,
@@ -67,6 +71,7 @@ impl Ledger {
             vocabulary,
             live: BTreeMap::new(),
             ended: Vec::new(),
+            contents: HashMap::new(),
             plan_stamps: HashSet::new(),
             apply_stamps: HashSet::new(),
             num_prompt_tokens: 0,
@@ -90,6 +95,7 @@ impl Ledger {
             tokens: Vec::new(),
             histories: Vec::new(),
             root,
+            last_block: BlockHash::root(request.cache_salt.as_deref()),
             events: Vec::new(),
             times: StepTimes::default(),
             computed: HashSet::new(),
@@ -97,7 +103,7 @@ impl Ledger {
             request: request.clone(),
         };
         for token in request.prompt.iter() {
-            live.push(*token);
+            live.push(*token, self.config.block_size, &mut self.contents);
         }
         assert!(self.live.insert(request.id, live).is_none(), "ids are unique");
     }
@@ -235,7 +241,7 @@ impl Ledger {
             let expected =
                 next_token(*live.histories.last().expect("prompts are not empty"), self.vocabulary);
             assert_eq!(token.id, expected, "request {} says what it says alone", id.0);
-            live.push(token.id);
+            live.push(token.id, self.config.block_size, &mut self.contents);
         }
         let prompt = live.request.prompt.len();
         let stops = live.tokens.len() > prompt
@@ -326,6 +332,20 @@ impl Ledger {
         assert!((stats.kv_cache_usage - usage).abs() < 1e-9, "usage {} is {usage}", stats.kv_cache_usage);
     }
 
+    /// Asserts that whatever could be found in the prefix cache is stored: also in blocks that nobody holds.
+    pub(super) fn check_contents(&self, scheduler: &mut Scheduler, device: &FakeDevice) {
+        let pool = scheduler.cache_mut().pool_mut();
+        for number in 1..pool.num_blocks() {
+            if let Some(hash) = pool.hash(BlockId(number as u32)) {
+                assert_eq!(
+                    device.end_of_block(number),
+                    Some(self.contents[&hash]),
+                    "contents of block {number}"
+                );
+            }
+        }
+    }
+
     /// Everything has ended: what was counted on the way has to add up.
     pub(super) fn check_drained(&self) {
         assert!(self.live.is_empty(), "{} requests never ended", self.live.len());
@@ -339,8 +359,13 @@ impl Ledger {
 }
 
 impl Live {
-    fn push(&mut self, token: u32) {
-        self.histories.push(extend(*self.histories.last().unwrap_or(&self.root), token));
+    fn push(&mut self, token: u32, block_size: usize, contents: &mut HashMap<BlockHash, History>) {
+        let history = extend(*self.histories.last().unwrap_or(&self.root), token);
+        self.histories.push(history);
         self.tokens.push(token);
+        if self.tokens.len().is_multiple_of(block_size) {
+            self.last_block = self.last_block.child(&self.tokens[self.tokens.len() - block_size..]);
+            contents.insert(self.last_block, history);
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! The real scheduler and KV cache in worlds drawn from a seed.
 //!
-//! A [`World`](world::World) has tiny pools and budgets, requests that arrive, share prefixes, are aborted
-//! or too long, steps that are slow or fail, and a clock that is counted. A [`device`] stands in for the
+//! A `World` has tiny pools and budgets, requests that arrive, share prefixes, are aborted
+//! or too long, steps that are slow or fail, and a clock that is counted. A `FakeDevice` stands in for the
 //! model: its "keys and values" are hashes over everything before them, read through the block tables like
 //! the real ones, so a block in the wrong table or with stale contents changes every hash after it. After
-//! each step a [`ledger`] compares what the scheduler says with what it has kept itself. In the end arrivals
+//! each step a `Ledger` compares what the scheduler says with what it has kept itself. In the end arrivals
 //! stop and everything has to drain.
 //!
 //! A world is a function of its seed: a failure names the seed, and the seed brings it back.

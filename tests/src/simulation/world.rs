@@ -229,6 +229,7 @@ impl World {
         if !self.options.without_books {
             self.scheduler.assert_invariants();
             self.ledger.check_gauges(&self.scheduler, &output);
+            self.ledger.check_contents(&mut self.scheduler, &self.device);
         }
     }
 

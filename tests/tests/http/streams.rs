@@ -85,7 +85,7 @@ async fn characters_that_span_tokens_arrive_whole() {
     for seed in 0..8 {
         let request = with(
             chat(1000),
-            json!({"stream": true, "temperature": 20, "seed": seed, "logit_bias": bias, "logprobs": true}),
+            json!({"stream": true, "temperature": 20, "top_k": 4, "seed": seed, "logit_bias": bias, "logprobs": true}),
         );
         let chunks = client.stream(CHAT, &[], &request).await.chunks().await;
         let entries = chunks.chunks.iter().flat_map(|chunk| {

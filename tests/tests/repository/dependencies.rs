@@ -75,8 +75,8 @@ fn only_server_and_tests_start_the_opentelemetry_sdk() {
     let mut gaps = Gaps::default();
     for path in super::files("engine/src", &[".rs"]).iter().chain(&super::files("xtask/src", &[".rs"])) {
         gaps.expect(
-            !super::read(path).contains("opentelemetry"),
-            format_args!("{path:?} names opentelemetry"),
+            !super::read(path).contains("opentelemetry_"),
+            format_args!("{path:?} names a crate of OpenTelemetry"),
         );
     }
     for path in super::files("telemetry/src", &[".rs"]) {
@@ -134,7 +134,8 @@ fn engine_reads_no_environment() {
     for path in super::files("engine/src", &[".rs"]) {
         let source = super::read(&path);
         let code = source.split("#[cfg(test)]").next().unwrap();
-        let test = path.ends_with("tests.rs") || path.ends_with("test_support.rs");
+        // Modules that exist in tests only.
+        let test = ["tests.rs", "test_support.rs", "testing.rs"].iter().any(|name| path.ends_with(name));
         gaps.expect(test || !code.contains("env::var"), format_args!("{path:?} reads environment variables"));
     }
     gaps.assert_none("flags and variables are the server's business");

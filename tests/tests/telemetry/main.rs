@@ -5,11 +5,15 @@
 #![allow(missing_docs)]
 
 mod catalogue;
+mod compliance;
 mod delivery;
 mod example;
 mod exporters;
+mod load;
+mod logs;
 mod metrics;
 mod paths;
+mod steps;
 mod tree;
 
 use std::time::Duration;

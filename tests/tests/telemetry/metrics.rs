@@ -458,9 +458,8 @@ async fn exemplars_lead_to_traces_that_were_sent() {
     let receiver = OtlpReceiver::start().await;
     let server = sending_to(&receiver, Transport::Grpc).start().await;
     server.client().post(CHAT, &chat(4)).await;
-    receiver.wait_for("the trace", SOON, |received| (spans::all(received).len() >= 5).then_some(())).await;
-    let traces: BTreeSet<String> =
-        spans::traces(&spans::all(&receiver.received())).iter().map(spans::Trace::id).collect();
+    let sent = crate::trace(&receiver, "the trace", |trace| trace.model().is_some()).await;
+    let traces = BTreeSet::from([sent.id()]);
     let scrape = scrape_open_metrics(server.client()).await;
     let family = scrape.family("vllm:time_to_first_token_seconds");
     let exemplars: Vec<_> = family.samples.iter().filter_map(|sample| sample.exemplar.as_ref()).collect();
@@ -509,15 +508,15 @@ async fn counters_never_fall_and_no_series_comes_or_goes_under_load() {
 
 #[tokio::test]
 async fn scrapes_do_not_wait_for_the_engine() {
-    // One step of this budget on this model takes long, and every scrape falls into one.
+    // One step of this budget on this model takes long, and most scrapes fall into one.
     let server = Options::new(&slow_model()).arg("--max-num-batched-tokens", "4096").start().await;
     let client = server.client();
-    let prompt: Vec<u32> = (0..4000).map(|index| 20 + index % 200).collect();
+    let prompt: Vec<u32> = (0..2000).map(|index| 20 + index % 200).collect();
     let request = json!({"model": MODEL, "prompt": prompt, "max_tokens": 1});
+    let mut interval = tokio::time::interval(Duration::from_millis(50));
     let asked = Instant::now();
     let mut answer = std::pin::pin!(client.post(COMPLETIONS, &request));
-    let mut slowest = Duration::ZERO;
-    let mut scrapes = 0;
+    let mut scrapes = Vec::new();
     loop {
         tokio::select! {
             reply = &mut answer => {
@@ -525,17 +524,25 @@ async fn scrapes_do_not_wait_for_the_engine() {
                 break;
             }
             took = async {
+                interval.tick().await;
                 let asked = Instant::now();
                 assert_eq!(client.get("/metrics").await.status, 200);
                 asked.elapsed()
-            } => {
-                slowest = slowest.max(took);
-                scrapes += 1;
-            }
+            } => scrapes.push(took),
         }
     }
-    assert!(scrapes >= 5, "{scrapes} scrapes within {:?}", asked.elapsed());
-    assert!(slowest < Duration::from_millis(250), "the slowest of {scrapes} scrapes took {slowest:?}");
+    let step = asked.elapsed();
+    scrapes.sort();
+    assert!(scrapes.len() >= 5, "{} scrapes within {step:?}", scrapes.len());
+    // A scrape that waited for the engine would last as long as what is left of the step. A busy test machine
+    // may hold up a single scrape, but not most of them, and not for half of the step.
+    let (median, slowest) = (scrapes[scrapes.len() / 2], scrapes[scrapes.len() - 1]);
+    assert!(median < Duration::from_millis(250), "the median of {} scrapes took {median:?}", scrapes.len());
+    assert!(
+        slowest < step / 2,
+        "the slowest of {} scrapes took {slowest:?}, the step {step:?}",
+        scrapes.len()
+    );
 }
 
 #[tokio::test]

@@ -12,10 +12,12 @@
 //! Invariant: a row's result depends on its position, its query and the cache alone: the order of every sum
 //! is given by positions, and what a row may not see is never added, not even as zero.
 
-use super::matmul::multiply;
+#![allow(clippy::needless_range_loop)] // as in `packed`: adaptors may not be inlined
+
+use super::matmul::{multiply, rows_of};
 use super::rows::lane_sum;
 use super::shared::SharedBuffer;
-use super::simd::{Kernel, Lanes, Registers, exp};
+use super::simd::{Kernel, Lanes, Registers, exp, prefetch};
 use crate::device::DeviceError;
 
 /// Slots of a key group.
@@ -193,46 +195,43 @@ pub(super) struct AttendChunk<'a> {
 impl Kernel for AttendChunk<'_> {
     #[inline(always)]
     fn run<L: Lanes>(mut self) {
-        let rows = self.tile.rows;
-        self.each_segment(0, self.tile.visible(rows - 1, self.chunk), |this, segment| {
-            let mut query = 0;
-            let queries = this.out.maxima.len();
-            if L::REGISTERS == Registers::Rows8Columns32 {
-                while queries - query >= 8 {
-                    query = this.dot_products::<L, 8>(segment, query);
-                }
+        let (rows, queries) = (self.tile.rows, self.out.maxima.len());
+        let group = queries / rows;
+        let head_size = self.queries.len() / queries;
+        let visible = self.tile.visible(rows - 1, self.chunk);
+        let mut position = 0;
+        let mut next = self.segment(&mut position, visible);
+        while let Some(segment) = next {
+            next = self.segment(&mut position, visible);
+            if let Some(next) = next {
+                let keys = self.keys.as_ptr().wrapping_add(next.slot / GROUP * GROUP * head_size);
+                prefetch(keys, 4 * GROUP * head_size);
             }
-            if L::REGISTERS != Registers::Rows4Columns8 {
-                while queries - query >= 4 {
-                    query = this.dot_products::<L, 4>(segment, query);
-                }
-                if queries - query == 3 {
-                    query = this.dot_products::<L, 3>(segment, query);
-                }
-            }
-            while queries - query >= 2 {
-                query = this.dot_products::<L, 2>(segment, query);
-            }
-            if queries > query {
-                this.dot_products::<L, 1>(segment, query);
-            }
-        });
-        let group = self.out.maxima.len() / rows;
-        for query in 0..self.out.maxima.len() {
+            self.score::<L>(segment);
+        }
+        for query in 0..queries {
             let visible = self.tile.visible(query / group, self.chunk);
             let scores = &mut self.scores[query * CHUNK..][..visible];
             (self.out.maxima[query], self.out.totals[query]) = softmax::<L>(scores);
         }
         self.out.sums.fill(0.0);
         let shared = self.tile.visible(0, self.chunk);
-        self.each_segment(0, shared, |this, segment| this.weigh_values::<L>(segment));
+        let mut position = 0;
+        let mut next = self.segment(&mut position, shared);
+        while let Some(segment) = next {
+            next = self.segment(&mut position, shared);
+            if let Some(next) = next {
+                prefetch(self.values.as_ptr().wrapping_add(next.slot * head_size), 4 * next.len * head_size);
+            }
+            self.weigh::<L>(segment);
+        }
         for row in 1..rows {
-            let visible = self.tile.visible(row, self.chunk);
-            self.each_segment(shared, visible, |this, segment| {
+            let mut position = shared;
+            while let Some(segment) = self.segment(&mut position, self.tile.visible(row, self.chunk)) {
                 for query in row * group..(row + 1) * group {
-                    this.weigh_columns::<L, 1>(segment, query);
+                    self.weigh_columns::<L, 1>(segment, query);
                 }
-            });
+            }
         }
     }
 }
@@ -247,17 +246,43 @@ struct Segment {
 }
 
 impl AttendChunk<'_> {
-    /// Calls `visit` with the segments of positions `start..end` of the chunk, in order.
+    /// The segment at `position` of the chunk, which moves behind it; `None` at `end`.
     #[inline(always)]
-    fn each_segment(&mut self, start: usize, end: usize, visit: impl Fn(&mut Self, Segment)) {
-        let mut position = start;
-        while position < end {
-            let absolute = self.chunk * CHUNK + position;
-            let (block, offset) = (absolute / self.block_size, absolute % self.block_size);
-            let slot = self.block_table[block] as usize * self.block_size + offset;
-            let len = (GROUP - slot % GROUP).min(self.block_size - offset).min(end - position);
-            visit(self, Segment { position, slot, len });
-            position += len;
+    fn segment(&self, position: &mut usize, end: usize) -> Option<Segment> {
+        if *position >= end {
+            return None;
+        }
+        let absolute = self.chunk * CHUNK + *position;
+        let (block, offset) = (absolute / self.block_size, absolute % self.block_size);
+        let slot = self.block_table[block] as usize * self.block_size + offset;
+        let len = (GROUP - slot % GROUP).min(self.block_size - offset).min(end - *position);
+        let segment = Segment { position: *position, slot, len };
+        *position += len;
+        Some(segment)
+    }
+
+    /// Scores of all queries for a segment.
+    #[inline(always)]
+    fn score<L: Lanes>(&mut self, segment: Segment) {
+        let (queries, mut query) = (self.out.maxima.len(), 0);
+        if L::REGISTERS == Registers::Rows8Columns32 {
+            while queries - query >= 8 {
+                query = self.dot_products::<L, 8>(segment, query);
+            }
+        }
+        if L::REGISTERS != Registers::Rows4Columns8 {
+            while queries - query >= 4 {
+                query = self.dot_products::<L, 4>(segment, query);
+            }
+            if queries - query == 3 {
+                query = self.dot_products::<L, 3>(segment, query);
+            }
+        }
+        while queries - query >= 2 {
+            query = self.dot_products::<L, 2>(segment, query);
+        }
+        if queries > query {
+            self.dot_products::<L, 1>(segment, query);
         }
     }
 
@@ -267,12 +292,14 @@ impl AttendChunk<'_> {
         let head_size = self.queries.len() / self.out.maxima.len();
         let keys = &self.keys[segment.slot / GROUP * GROUP * head_size..][..GROUP * head_size];
         let keys = keys.as_chunks::<GROUP>().0;
-        let queries: [&[f32]; QUERIES] =
-            std::array::from_fn(|r| &self.queries[(query + r) * head_size..][..head_size]);
+        let queries: [&[f32]; QUERIES] = rows_of(self.queries, query * head_size, head_size, head_size);
         let mut products = [[0.0; GROUP]; QUERIES];
         multiply::<L, QUERIES, GROUP>(queries, keys.len(), |i| &keys[i], &mut products);
-        for (r, products) in products.iter_mut().enumerate() {
-            products.iter_mut().for_each(|product| *product *= self.scale);
+        for r in 0..QUERIES {
+            for lane in 0..GROUP {
+                products[r][lane] *= self.scale;
+            }
+            let products = &products[r];
             let scores = &mut self.scores[(query + r) * CHUNK + segment.position..];
             match scores.first_chunk_mut() {
                 Some(scores) if segment.len == GROUP => *scores = *products,
@@ -284,9 +311,8 @@ impl AttendChunk<'_> {
 
     /// Adds a segment's values, weighted, to the sums of all queries.
     #[inline(always)]
-    fn weigh_values<L: Lanes>(&mut self, segment: Segment) {
-        let queries = self.out.maxima.len();
-        let mut query = 0;
+    fn weigh<L: Lanes>(&mut self, segment: Segment) {
+        let (queries, mut query) = (self.out.maxima.len(), 0);
         if L::REGISTERS == Registers::Rows8Columns32 {
             while queries - query >= 8 {
                 query = self.weigh_columns::<L, 8>(segment, query);
@@ -336,19 +362,18 @@ impl AttendChunk<'_> {
     ) -> usize {
         let head_size = self.queries.len() / self.out.maxima.len();
         let values = &self.values[segment.slot * head_size..][..segment.len * head_size];
-        let weights: [&[f32]; QUERIES] =
-            std::array::from_fn(|r| &self.scores[(query + r) * CHUNK + segment.position..][..segment.len]);
-        let at = |query: usize| query * head_size + column..query * head_size + column + COLUMNS;
+        let start = query * CHUNK + segment.position;
+        let weights: [&[f32]; QUERIES] = rows_of(self.scores, start, CHUNK, segment.len);
         let mut sums = [[0.0; COLUMNS]; QUERIES];
-        for (r, sums) in sums.iter_mut().enumerate() {
-            sums.copy_from_slice(&self.out.sums[at(query + r)]);
+        for r in 0..QUERIES {
+            sums[r].copy_from_slice(&self.out.sums[(query + r) * head_size + column..][..COLUMNS]);
         }
         let value = |k: usize| -> &[f32; COLUMNS] {
             values[k * head_size + column..].first_chunk().expect("the block lies inside the head")
         };
         multiply::<L, QUERIES, COLUMNS>(weights, segment.len, value, &mut sums);
-        for (r, sums) in sums.iter().enumerate() {
-            self.out.sums[at(query + r)].copy_from_slice(sums);
+        for r in 0..QUERIES {
+            self.out.sums[(query + r) * head_size + column..][..COLUMNS].copy_from_slice(&sums[r]);
         }
         column + COLUMNS
     }
@@ -357,15 +382,20 @@ impl AttendChunk<'_> {
 /// Replaces scores by exp(score − maximum); returns the maximum and the sum.
 #[inline(always)]
 fn softmax<L: Lanes>(scores: &mut [f32]) -> (f32, f32) {
-    let larger = |a: f32, b: f32| if b > a { b } else { a };
     let mut lanes = [f32::MIN; GROUP];
     let (chunks, rest) = scores.as_chunks::<GROUP>();
     for chunk in chunks {
-        for (lane, score) in lanes.iter_mut().zip(chunk) {
-            *lane = larger(*lane, *score);
+        for lane in 0..GROUP {
+            lanes[lane] = if chunk[lane] > lanes[lane] { chunk[lane] } else { lanes[lane] };
         }
     }
-    let maximum = lanes.iter().chain(rest).fold(f32::MIN, |a, b| larger(a, *b));
+    let mut maximum = f32::MIN;
+    for lane in 0..GROUP {
+        maximum = if lanes[lane] > maximum { lanes[lane] } else { maximum };
+    }
+    for score in rest {
+        maximum = if *score > maximum { *score } else { maximum };
+    }
     for score in scores.iter_mut() {
         *score = exp::<L>(*score - maximum);
     }

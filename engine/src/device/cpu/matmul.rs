@@ -7,15 +7,20 @@
 //! Invariant: every output is `fma(x[k], w[k], …)` over k from 0 upwards in one accumulator, in both ways and
 //! for any number of rows, so a row's result does not depend on how many others there are.
 
+#![allow(clippy::needless_range_loop)] // as in `packed`: adaptors may not be inlined
+
 use super::packed::{Bf16, F16, F32, Format, PANEL, PackedWeight, PanelColumn, Q4_0, Q4_1, Q8_0};
 use super::shared::SharedBuffer;
-use super::simd::{Kernel, Lanes, Registers, SimdLevel};
+use super::simd::{Kernel, Lanes, Registers, SimdLevel, prefetch};
 use crate::tensor_type::TensorType;
 
 /// Up to this many input rows, weights are expanded in registers.
-const FEW_ROWS: usize = 4;
+const FEW_ROWS: usize = 2;
 /// Columns of a tile: 256 · 32 values are 32 KiB.
 const TILE_COLUMNS: usize = 256;
+
+/// Bytes of weights to ask for ahead of use: a few hundred nanoseconds' worth.
+const PREFETCH_DISTANCE: usize = 4096;
 
 /// One thread's memory for matrix products.
 pub(super) struct MatMulScratch {
@@ -122,8 +127,6 @@ impl Kernel for FewRows<'_> {
         with_format!(self.weight.format, T => match self.sums.len() {
             1 => self.multiply::<L, T, 1>(),
             2 => self.multiply::<L, T, 2>(),
-            3 => self.multiply::<L, T, 3>(),
-            4 => self.multiply::<L, T, 4>(),
             _ => {}
         });
     }
@@ -133,20 +136,22 @@ impl FewRows<'_> {
     #[inline(always)]
     fn multiply<L: Lanes, T: Format, const ROWS: usize>(self) {
         let columns = self.weight.columns;
-        let mut rows: [_; ROWS] =
-            std::array::from_fn(|r| self.input[r * columns..][..columns].chunks_exact(T::COLUMNS));
         let mut sums = [[0.0; PANEL]; ROWS];
-        for block in self.weight.blocks(self.panel, 0).chunks_exact(T::BYTES) {
-            let inputs: [&[f32]; ROWS] =
-                std::array::from_fn(|r| rows[r].next().expect("as many blocks as the row has"));
-            T::expand::<L>(block, |k, weights| {
-                for (sums, input) in sums.iter_mut().zip(&inputs) {
-                    let input = input[k];
-                    for (sum, weight) in sums.iter_mut().zip(&weights) {
-                        *sum = L::mul_add(input, *weight, *sum);
+        for (index, block) in self.weight.blocks(self.panel, 0).chunks_exact(T::BYTES).enumerate() {
+            let inputs: [&[f32]; ROWS] = rows_of(self.input, index * T::COLUMNS, columns, T::COLUMNS);
+            prefetch(block.as_ptr().wrapping_add(PREFETCH_DISTANCE), T::BYTES);
+            let scales = T::scales(block);
+            for first in (0..T::COLUMNS).step_by(T::PAIRED) {
+                for k in first..first + T::PAIRED {
+                    let weights = T::column::<L>(&scales, block, k);
+                    for r in 0..ROWS {
+                        let input = inputs[r][k];
+                        for n in 0..PANEL {
+                            sums[r][n] = L::mul_add(input, weights[n], sums[r][n]);
+                        }
                     }
                 }
-            });
+            }
         }
         self.sums.copy_from_slice(&sums);
     }
@@ -166,7 +171,13 @@ impl Kernel for ExpandTile<'_> {
         let blocks = self.weight.blocks(self.panel, self.column);
         with_format!(self.weight.format, T => {
             for (block, tile) in blocks.chunks_exact(T::BYTES).zip(self.tile.chunks_exact_mut(T::COLUMNS)) {
-                T::expand::<L>(block, |k, weights| tile[k] = weights);
+                prefetch(block.as_ptr().wrapping_add(PREFETCH_DISTANCE), T::BYTES);
+                let scales = T::scales(block);
+                for first in (0..T::COLUMNS).step_by(T::PAIRED) {
+                    for k in first..first + T::PAIRED {
+                        tile[k] = T::column::<L>(&scales, block, k);
+                    }
+                }
             }
         });
     }
@@ -192,17 +203,18 @@ impl Kernel for MultiplyTile<'_> {
         let rows = self.sums.len();
         let mut row = match L::REGISTERS {
             Registers::Rows8Columns32 => self.blocks::<L, 8, 32>(0),
-            #[cfg(target_arch = "x86_64")]
             Registers::Rows6Columns16 => self.blocks::<L, 6, 16>(0),
             Registers::Rows4Columns8 => self.blocks::<L, 4, 8>(0),
         };
         if rows - row >= 4 {
             row = match L::REGISTERS {
                 Registers::Rows8Columns32 => self.blocks::<L, 4, 32>(row),
-                #[cfg(target_arch = "x86_64")]
                 Registers::Rows6Columns16 => self.blocks::<L, 4, 16>(row),
                 Registers::Rows4Columns8 => row,
             };
+        }
+        if rows - row == 3 && L::REGISTERS != Registers::Rows4Columns8 {
+            row = self.blocks::<L, 3, 32>(row);
         }
         if rows - row >= 2 {
             row = self.blocks::<L, 2, 16>(row);
@@ -218,19 +230,16 @@ impl MultiplyTile<'_> {
     #[inline(always)]
     fn blocks<L: Lanes, const ROWS: usize, const COLUMNS: usize>(&mut self, mut row: usize) -> usize {
         while self.sums.len() - row >= ROWS {
-            let inputs: [&[f32]; ROWS] =
-                std::array::from_fn(|r| &self.input[(row + r) * self.stride..][..self.tile.len()]);
+            let inputs: [&[f32]; ROWS] = rows_of(self.input, row * self.stride, self.stride, self.tile.len());
             for start in (0..PANEL).step_by(COLUMNS) {
-                let mut sums: [[f32; COLUMNS]; ROWS] =
-                    std::array::from_fn(|r| *part(&self.sums[row + r], start));
-                multiply::<L, ROWS, COLUMNS>(
-                    inputs,
-                    self.tile.len(),
-                    |k| part(&self.tile[k], start),
-                    &mut sums,
-                );
-                for (r, sums) in sums.iter().enumerate() {
-                    self.sums[row + r][start..start + COLUMNS].copy_from_slice(sums);
+                let mut sums = [[0.0; COLUMNS]; ROWS];
+                for r in 0..ROWS {
+                    sums[r] = *part(&self.sums[row + r], start);
+                }
+                let tile = self.tile;
+                multiply::<L, ROWS, COLUMNS>(inputs, tile.len(), |k| part(&tile[k], start), &mut sums);
+                for r in 0..ROWS {
+                    self.sums[row + r][start..start + COLUMNS].copy_from_slice(&sums[r]);
                 }
             }
             row += ROWS;
@@ -253,16 +262,34 @@ pub(super) fn multiply<'a, L: Lanes, const ROWS: usize, const COLUMNS: usize>(
     weights: impl Fn(usize) -> &'a [f32; COLUMNS],
     sums: &mut [[f32; COLUMNS]; ROWS],
 ) {
-    let inputs = inputs.map(|input| &input[..count]);
+    let mut rows = inputs;
+    for r in 0..ROWS {
+        rows[r] = &inputs[r][..count];
+    }
     let mut registers = *sums;
     for k in 0..count {
         let weights = weights(k);
-        for (sums, input) in registers.iter_mut().zip(&inputs) {
-            let input = input[k];
-            for (sum, weight) in sums.iter_mut().zip(weights) {
-                *sum = L::mul_add(input, *weight, *sum);
+        for r in 0..ROWS {
+            let input = rows[r][k];
+            for n in 0..COLUMNS {
+                registers[r][n] = L::mul_add(input, weights[n], registers[r][n]);
             }
         }
     }
     *sums = registers;
+}
+
+/// `ROWS` rows of `len` values, the first at `start`, each `stride` after the one before.
+#[inline(always)]
+pub(super) fn rows_of<const ROWS: usize>(
+    values: &[f32],
+    start: usize,
+    stride: usize,
+    len: usize,
+) -> [&[f32]; ROWS] {
+    let mut rows = [&values[..0]; ROWS];
+    for r in 0..ROWS {
+        rows[r] = &values[start + r * stride..][..len];
+    }
+    rows
 }

@@ -7,8 +7,10 @@
 //! Layout: `[panel][block][field][row of the panel]`, where a block is [`TensorType::block_elements`]
 //! columns. The quanta of a 4-bit format are paired anew: a byte holds columns 2i (low) and 2i + 1.
 //!
-//! Invariant: [`expand`] yields exactly the values of [`TensorType::dequantize`]. (Products of a half and
+//! Invariant: [`Format::column`] yields exactly the values of [`TensorType::dequantize`]. (Products of a half and
 //! at most eight bits are exact in `f32`, so it does not matter whether a level fuses the addition.)
+
+#![allow(clippy::needless_range_loop)] // see `Format`
 
 use super::shared::AlignedBytes;
 use super::simd::{Lanes, half_to_f32};
@@ -151,15 +153,27 @@ fn unpack_block(format: TensorType, packed: &[u8], row: usize, stored: &mut [u8]
 }
 
 /// A format the compiler knows, so that each has loops of its own.
+///
+/// Loops over a panel's rows are written out with indices: iterator adaptors and closures over whole panels
+/// may stay functions of their own, compiled without the level's instructions.
 pub(super) trait Format {
     /// Columns of a block.
     const COLUMNS: usize;
+    /// Neighbouring columns that share their bytes.
+    const PAIRED: usize;
     /// Bytes of a packed block.
     const BYTES: usize;
+    /// What the columns of a block share.
+    type Scales;
 
-    /// Calls `sink` with each column of a packed block, in order.
-    fn expand<L: Lanes>(block: &[u8], sink: impl FnMut(usize, PanelColumn));
+    fn scales(block: &[u8]) -> Self::Scales;
+
+    /// Column `k` of a packed block.
+    fn column<L: Lanes>(scales: &Self::Scales, block: &[u8], k: usize) -> PanelColumn;
 }
+
+/// Of formats whose values stand for themselves.
+pub(super) struct NoScales;
 
 pub(super) struct F32;
 pub(super) struct F16;
@@ -177,89 +191,149 @@ fn bytes<const N: usize>(block: &[u8], offset: usize) -> &[u8; N] {
 #[inline(always)]
 fn halves(block: &[u8], offset: usize) -> PanelColumn {
     let bytes: &[u8; 2 * PANEL] = bytes(block, offset);
-    std::array::from_fn(|i| half_to_f32(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
+    let mut out = [0.0; PANEL];
+    for i in 0..PANEL {
+        out[i] = half_to_f32(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]));
+    }
+    out
 }
 
 impl Format for F32 {
     const COLUMNS: usize = 1;
+    const PAIRED: usize = 1;
     const BYTES: usize = 4 * PANEL;
+    type Scales = NoScales;
 
     #[inline(always)]
-    fn expand<L: Lanes>(block: &[u8], mut sink: impl FnMut(usize, PanelColumn)) {
+    fn scales(_: &[u8]) -> NoScales {
+        NoScales
+    }
+
+    #[inline(always)]
+    fn column<L: Lanes>(_: &NoScales, block: &[u8], _: usize) -> PanelColumn {
         let bytes: &[u8; 4 * PANEL] = bytes(block, 0);
-        let value = |i: usize| [bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]];
-        sink(0, std::array::from_fn(|i| f32::from_le_bytes(value(i))));
+        let mut out = [0.0; PANEL];
+        for i in 0..PANEL {
+            out[i] = f32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]);
+        }
+        out
     }
 }
 
 impl Format for F16 {
     const COLUMNS: usize = 1;
+    const PAIRED: usize = 1;
     const BYTES: usize = 2 * PANEL;
+    type Scales = NoScales;
 
     #[inline(always)]
-    fn expand<L: Lanes>(block: &[u8], mut sink: impl FnMut(usize, PanelColumn)) {
-        sink(0, halves(block, 0));
+    fn scales(_: &[u8]) -> NoScales {
+        NoScales
+    }
+
+    #[inline(always)]
+    fn column<L: Lanes>(_: &NoScales, block: &[u8], _: usize) -> PanelColumn {
+        halves(block, 0)
     }
 }
 
 impl Format for Bf16 {
     const COLUMNS: usize = 1;
+    const PAIRED: usize = 1;
     const BYTES: usize = 2 * PANEL;
+    type Scales = NoScales;
 
     #[inline(always)]
-    fn expand<L: Lanes>(block: &[u8], mut sink: impl FnMut(usize, PanelColumn)) {
-        let bytes: &[u8; 2 * PANEL] = bytes(block, 0);
-        let value = |i: usize| u32::from(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])) << 16;
-        sink(0, std::array::from_fn(|i| f32::from_bits(value(i))));
+    fn scales(_: &[u8]) -> NoScales {
+        NoScales
     }
+
+    #[inline(always)]
+    fn column<L: Lanes>(_: &NoScales, block: &[u8], _: usize) -> PanelColumn {
+        let bytes: &[u8; 2 * PANEL] = bytes(block, 0);
+        let mut out = [0.0; PANEL];
+        for i in 0..PANEL {
+            let half = u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]);
+            out[i] = f32::from_bits(u32::from(half) << 16);
+        }
+        out
+    }
+}
+
+/// Column `k` of 4-bit quanta that begin at `offset`.
+#[inline(always)]
+fn nibbles<L: Lanes>(
+    (scale, minimum): &(PanelColumn, PanelColumn),
+    block: &[u8],
+    offset: usize,
+    k: usize,
+) -> PanelColumn {
+    let quanta: &[u8; PANEL] = bytes(block, offset + k / 2 * PANEL);
+    let mut out = [0.0; PANEL];
+    for i in 0..PANEL {
+        let quantum = (quanta[i] >> (4 * (k % 2))) & 0xf;
+        out[i] = L::mul_add(scale[i], f32::from(quantum), minimum[i]);
+    }
+    out
 }
 
 impl Format for Q4_0 {
     const COLUMNS: usize = 32;
+    const PAIRED: usize = 2;
     const BYTES: usize = 18 * PANEL;
+    type Scales = (PanelColumn, PanelColumn);
 
     #[inline(always)]
-    fn expand<L: Lanes>(block: &[u8], sink: impl FnMut(usize, PanelColumn)) {
+    fn scales(block: &[u8]) -> Self::Scales {
         let scale = halves(block, 0);
-        let minimum = scale.map(|scale| -8.0 * scale);
-        expand_nibbles::<L>(scale, minimum, bytes(block, 2 * PANEL), sink);
+        let mut minimum = [0.0; PANEL];
+        for i in 0..PANEL {
+            minimum[i] = -8.0 * scale[i];
+        }
+        (scale, minimum)
+    }
+
+    #[inline(always)]
+    fn column<L: Lanes>(scales: &Self::Scales, block: &[u8], k: usize) -> PanelColumn {
+        nibbles::<L>(scales, block, 2 * PANEL, k)
     }
 }
 
 impl Format for Q4_1 {
     const COLUMNS: usize = 32;
+    const PAIRED: usize = 2;
     const BYTES: usize = 20 * PANEL;
+    type Scales = (PanelColumn, PanelColumn);
 
     #[inline(always)]
-    fn expand<L: Lanes>(block: &[u8], sink: impl FnMut(usize, PanelColumn)) {
-        expand_nibbles::<L>(halves(block, 0), halves(block, 2 * PANEL), bytes(block, 4 * PANEL), sink);
+    fn scales(block: &[u8]) -> Self::Scales {
+        (halves(block, 0), halves(block, 2 * PANEL))
     }
-}
 
-#[inline(always)]
-fn expand_nibbles<L: Lanes>(
-    scale: PanelColumn,
-    minimum: PanelColumn,
-    quanta: &[u8; 16 * PANEL],
-    mut sink: impl FnMut(usize, PanelColumn),
-) {
-    for (pair, quanta) in quanta.as_chunks::<PANEL>().0.iter().enumerate() {
-        let value = |i: usize, quantum: u8| L::mul_add(scale[i], f32::from(quantum), minimum[i]);
-        sink(2 * pair, std::array::from_fn(|i| value(i, quanta[i] & 0xf)));
-        sink(2 * pair + 1, std::array::from_fn(|i| value(i, quanta[i] >> 4)));
+    #[inline(always)]
+    fn column<L: Lanes>(scales: &Self::Scales, block: &[u8], k: usize) -> PanelColumn {
+        nibbles::<L>(scales, block, 4 * PANEL, k)
     }
 }
 
 impl Format for Q8_0 {
     const COLUMNS: usize = 32;
+    const PAIRED: usize = 1;
     const BYTES: usize = 34 * PANEL;
+    type Scales = PanelColumn;
 
     #[inline(always)]
-    fn expand<L: Lanes>(block: &[u8], mut sink: impl FnMut(usize, PanelColumn)) {
-        let scale = halves(block, 0);
-        let quanta: &[u8; 32 * PANEL] = bytes(block, 2 * PANEL);
-        for (k, quanta) in quanta.as_chunks::<PANEL>().0.iter().enumerate() {
-            sink(k, std::array::from_fn(|i| scale[i] * f32::from(quanta[i] as i8)));
+    fn scales(block: &[u8]) -> PanelColumn {
+        halves(block, 0)
+    }
+
+    #[inline(always)]
+    fn column<L: Lanes>(scale: &PanelColumn, block: &[u8], k: usize) -> PanelColumn {
+        let quanta: &[u8; PANEL] = bytes(block, (2 + k) * PANEL);
+        let mut out = [0.0; PANEL];
+        for i in 0..PANEL {
+            out[i] = scale[i] * f32::from(quanta[i] as i8);
         }
+        out
     }
 }

@@ -3,6 +3,8 @@
 //! Each works on the rows one thread was given. They are short; what counts is that a row's result does not
 //! depend on the other rows, and that sums have a fixed order: 16 lanes, then the lanes.
 
+#![allow(clippy::needless_range_loop)] // as in `packed`: adaptors may not be inlined
+
 use super::packed::PackedWeight;
 use super::simd::{Kernel, Lanes, exp};
 use crate::program::RopeStyle;
@@ -15,12 +17,12 @@ pub(super) fn lane_sum<L: Lanes>(values: &[f32], map: impl Fn(f32, f32) -> f32) 
     let mut lanes = [0.0; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
     for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane = map(*lane, *value);
+        for lane in 0..LANES {
+            lanes[lane] = map(lanes[lane], chunk[lane]);
         }
     }
-    for (lane, value) in lanes.iter_mut().zip(rest) {
-        *lane = map(*lane, *value);
+    for (lane, value) in rest.iter().enumerate() {
+        lanes[lane] = map(lanes[lane], *value);
     }
     let mut width = LANES / 2;
     while width > 0 {

@@ -1,19 +1,19 @@
 //! Memory that the threads of one step share.
 //!
-//! A step runs on all threads at once with a barrier between stages ([`super::team`]), so a buffer is
+//! A step runs on all threads at once, one stage after the other ([`super::step`]), so a buffer is
 //! written by several threads in one stage and read by all in the next. Borrowed slices cannot say that,
 //! and a fork and join for each of some 270 stages a token costs more than the arithmetic in them. So the
 //! buffers hand out slices unchecked by the borrow checker, and the plan keeps them apart.
 //!
-//! Invariant: between two barriers, no range that one thread writes is read or written by another. The
+//! Invariant: within a stage, no range that one thread writes is read or written by another. The
 //! plan ([`super::plan`]) puts ops into one stage only if that holds, and an op's threads write disjoint
 //! rows or columns.
 
-use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytemuck::{Pod, Zeroable};
+use memmap2::{MmapMut, MmapRaw};
 
 use crate::device::DeviceError;
 
@@ -24,10 +24,8 @@ struct Line([f32; 16]);
 
 const LINE_BYTES: usize = 64;
 
-/// Zeroed memory, or an error where the system has none.
-fn allocate<T: Zeroable>(what: &str, lines: usize) -> Result<Box<[T]>, DeviceError> {
-    bytemuck::allocation::try_zeroed_slice_box(lines)
-        .map_err(|()| DeviceError::Failed(format!("no memory for {what}: {} bytes", lines * LINE_BYTES)))
+fn no_memory(what: &str, bytes: usize) -> DeviceError {
+    DeviceError::Failed(format!("no memory for {what}: {bytes} bytes"))
 }
 
 /// Bytes on cache-line boundaries.
@@ -39,7 +37,9 @@ pub(super) struct AlignedBytes {
 impl AlignedBytes {
     /// `len` zeros; `what` is named if there is no memory for them.
     pub(super) fn new(what: &str, len: usize) -> Result<AlignedBytes, DeviceError> {
-        Ok(AlignedBytes { lines: allocate(what, len.div_ceil(LINE_BYTES))?, len })
+        let lines = bytemuck::allocation::try_zeroed_slice_box(len.div_ceil(LINE_BYTES))
+            .map_err(|()| no_memory(what, len))?;
+        Ok(AlignedBytes { lines, len })
     }
 
     pub(super) fn as_slice(&self) -> &[u8] {
@@ -51,28 +51,26 @@ impl AlignedBytes {
     }
 }
 
-/// Values that several threads read and write in turns.
+/// Values that several threads read and write in turns. Fresh pages of the system, which are zero and take
+/// no memory before their first use: a pool that is never filled costs nothing, at start-up least of all.
 pub(super) struct SharedBuffer {
-    lines: Box<[UnsafeCell<Line>]>,
+    pages: MmapRaw,
     len: usize,
 }
-
-// SAFETY: access from several threads goes through the unsafe methods, whose callers keep the module's
-// invariant, and through `store`, which is atomic.
-unsafe impl Sync for SharedBuffer {}
 
 impl SharedBuffer {
     /// `len` zeros; `what` is named if there is no memory for them.
     pub(super) fn new(what: &str, len: usize) -> Result<SharedBuffer, DeviceError> {
-        Ok(SharedBuffer { lines: allocate(what, len.div_ceil(16))?, len })
+        let bytes = len.checked_mul(size_of::<f32>()).ok_or_else(|| no_memory(what, usize::MAX))?;
+        let pages = MmapMut::map_anon(bytes.max(1)).map_err(|_| no_memory(what, bytes))?;
+        Ok(SharedBuffer { pages: MmapRaw::from(pages), len })
     }
 
     #[inline(always)]
     fn pointer(&self, range: &Range<usize>) -> *mut f32 {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} values", self.len);
-        // `UnsafeCell<Line>` is laid out as `[f32; 16]`, so the lines are one array of values.
-        let base = UnsafeCell::raw_get(self.lines.as_ptr()).cast::<f32>();
-        base.wrapping_add(range.start)
+        // Pages are aligned for any value, and every bit pattern is an f32.
+        self.pages.as_mut_ptr().cast::<f32>().wrapping_add(range.start)
     }
 
     /// Values to read.

@@ -13,7 +13,7 @@ pub(crate) fn variants(shape: AttentionShape, mapping: Mapping) -> Vec<Variant> 
     let group = shape.num_heads / shape.num_kv_heads;
     // Heads that share keys are computed together where a load is dear, apart where threads are plenty.
     let (threads, heads) = match mapping {
-        Mapping::Software { .. } => (32, (1..=4).rev().find(|n| group.is_multiple_of(*n)).unwrap_or(1)),
+        Mapping::Software { .. } => (16, (1..=4).rev().find(|n| group.is_multiple_of(*n)).unwrap_or(1)),
         Mapping::Hardware => (64, 1),
     };
     let constants = [

@@ -13,9 +13,8 @@ mod tests;
 
 const STORAGE: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
 
-/// Lanes of a workgroup of `lanes.wgsl`, and output features of each.
+/// Lanes of a workgroup of `lanes.wgsl`.
 const LANES: usize = 8;
-const LANE_FEATURES: usize = 8;
 /// Output features of a workgroup of `vector.wgsl`.
 const VECTOR_FEATURES: usize = 8;
 /// Output features and rows of a workgroup of `tile.wgsl`.
@@ -44,9 +43,11 @@ pub(crate) fn variants(format: TensorType, features: usize, mapping: Mapping) ->
     };
     match mapping {
         Mapping::Software { shuffle } => {
-            let of =
-                |min_rows, rows| variant(min_rows, rows, LANES * LANE_FEATURES, lanes(format, rows, shuffle));
-            vec![of(0, 1), of(2, 4)]
+            // More rows reuse a weight's load; fewer features then keep the sums in registers.
+            let of = |min_rows, rows, each| {
+                variant(min_rows, rows, LANES * each, lanes(format, rows, each, shuffle))
+            };
+            vec![of(0, 1, 8), of(2, 4, 8), of(5, 8, 4)]
         }
         Mapping::Hardware => {
             let of = |min_rows, rows| variant(min_rows, rows, VECTOR_FEATURES, vector(format, rows));
@@ -85,7 +86,7 @@ impl Params {
     }
 }
 
-fn lanes(format: TensorType, rows: usize, shuffle: bool) -> Kernel {
+fn lanes(format: TensorType, rows: usize, features: usize, shuffle: bool) -> Kernel {
     let (inputs, parameter, lane) = if shuffle {
         let parameter = "@builtin(subgroup_invocation_id) lane: u32,";
         (include_str!("lanes_shuffle.wgsl"), parameter, "lane")
@@ -94,7 +95,7 @@ fn lanes(format: TensorType, rows: usize, shuffle: bool) -> Kernel {
     };
     let main = include_str!("lanes.wgsl").replace("LANE_PARAMETER", parameter).replace("LANE_INDEX", lane);
     let parts = [include_str!("common.wgsl"), format_source(format), inputs, &main];
-    Kernel::new("matmul", STORAGE, &[("ROWS", rows), ("FEATURES", LANE_FEATURES)], &parts)
+    Kernel::new("matmul", STORAGE, &[("ROWS", rows), ("FEATURES", features)], &parts)
 }
 
 fn vector(format: TensorType, rows: usize) -> Kernel {

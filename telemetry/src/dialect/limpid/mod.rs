@@ -15,7 +15,12 @@ use crate::semconv::key;
 type Read = fn(Totals) -> u64;
 
 /// Shows the exporters' counts. `spans` + what is queued = sampled spans that ended.
-pub(crate) fn observe_exporters(instruments: &Instruments, spans: &Arc<Counts>, data_points: &Arc<Counts>) {
+pub(crate) fn observe_exporters(
+    instruments: &Instruments,
+    spans: &Arc<Counts>,
+    data_points: &Arc<Counts>,
+    log_records: &Arc<Counts>,
+) {
     let observe = |row, attributes: &[(&'static str, &'static str)], counts: &Arc<Counts>, read: Read| {
         let counts = Arc::clone(counts);
         let attributes = attributes.iter().map(|&(key, value)| KeyValue::new(key, value)).collect();
@@ -26,7 +31,10 @@ pub(crate) fn observe_exporters(instruments: &Instruments, spans: &Arc<Counts>, 
     observe(&rows::SPANS, &[(key::RESULT, "dropped")], spans, |totals| totals.dropped);
     observe(&rows::DATA_POINTS, &[(key::RESULT, "exported")], data_points, |totals| totals.exported);
     observe(&rows::DATA_POINTS, &[(key::RESULT, "failed")], data_points, |totals| totals.failed);
-    for (signal, counts) in [("traces", spans), ("metrics", data_points)] {
+    observe(&rows::LOG_RECORDS, &[(key::RESULT, "exported")], log_records, |totals| totals.exported);
+    observe(&rows::LOG_RECORDS, &[(key::RESULT, "failed")], log_records, |totals| totals.failed);
+    observe(&rows::LOG_RECORDS, &[(key::RESULT, "dropped")], log_records, |totals| totals.dropped);
+    for (signal, counts) in [("traces", spans), ("metrics", data_points), ("logs", log_records)] {
         let signal = (key::SIGNAL, signal);
         observe(&rows::REQUESTS, &[signal, (key::RESULT, "ok")], counts, |totals| totals.requests_ok);
         observe(&rows::REQUESTS, &[signal, (key::RESULT, "failed")], counts, |totals| totals.requests_failed);

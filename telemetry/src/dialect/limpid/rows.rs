@@ -38,12 +38,19 @@ pub(super) const DATA_POINTS: Row = row(
     &[Label { name: key::RESULT, values: Values::Closed(&["exported", "failed"]) }],
     "Metric data points that were accepted by the collector or given up.",
 );
+pub(super) const LOG_RECORDS: Row = row(
+    "limpid.otlp.exporter.log_records",
+    Kind::Counter,
+    "{log_record}",
+    &[Label { name: key::RESULT, values: Values::Closed(&["exported", "failed", "dropped"]) }],
+    "Log records that were accepted by the collector, given up, or dropped because the queue was full.",
+);
 pub(super) const REQUESTS: Row = row(
     "limpid.otlp.exporter.requests",
     Kind::Counter,
     "{request}",
     &[
-        Label { name: key::SIGNAL, values: Values::Closed(&["traces", "metrics"]) },
+        Label { name: key::SIGNAL, values: Values::Closed(&["traces", "metrics", "logs"]) },
         Label { name: key::RESULT, values: Values::Closed(&["ok", "failed"]) },
     ],
     "Export requests to the collector, retries included, by how they ended.",
@@ -56,4 +63,4 @@ pub(super) const SPAN_QUEUE_LENGTH: Row = row(
     "Ended spans that wait for export or are being exported.",
 );
 
-pub(crate) const ROWS: &[Row] = &[SPANS, DATA_POINTS, REQUESTS, SPAN_QUEUE_LENGTH];
+pub(crate) const ROWS: &[Row] = &[SPANS, DATA_POINTS, LOG_RECORDS, REQUESTS, SPAN_QUEUE_LENGTH];
