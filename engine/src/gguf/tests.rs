@@ -70,7 +70,7 @@ fn read_all(file: &GgufFile) -> usize {
 
 #[test]
 fn what_is_written_is_read_back() {
-    let values: Vec<f32> = (0..64).map(|index| index as f32 / 64.0 - 0.5).collect();
+    let values: Vec<f32> = (0..512).map(|index| index as f32 / 512.0 - 0.5).collect();
     let mut writer = Writer::new();
     writer
         .set("a.u32", 7)
@@ -81,7 +81,7 @@ fn what_is_written_is_read_back() {
         .set("a.integers", vec![-1, 2])
         .set("a.u32", 8);
     for format in TensorType::ALL {
-        writer.tensor(format.name(), &[32, 2], format, &values);
+        writer.tensor(format.name(), &[256, 2], format, &values);
     }
     let file = open(&writer.to_bytes()).unwrap();
     let metadata = file.metadata();
@@ -94,7 +94,7 @@ fn what_is_written_is_read_back() {
     assert_eq!(metadata.get::<u32>("a.other").unwrap(), None);
     for format in TensorType::ALL {
         let tensor = file.tensor(format.name()).unwrap();
-        assert_eq!((tensor.dimensions, tensor.format.supported()), (&[32, 2][..], Some(format)));
+        assert_eq!((tensor.dimensions, tensor.format.supported()), (&[256, 2][..], Some(format)));
         assert_eq!(file.bytes(tensor.range), format.quantize(&values));
     }
     assert!(file.tensor("other").is_none());

@@ -72,6 +72,19 @@ impl LlamaShape {
     };
 }
 
+impl LlamaShape {
+    /// The shape with widths and heads added until every row is a whole number of blocks.
+    pub fn in_whole_blocks(mut self) -> LlamaShape {
+        let block = self.format.block_elements().max(self.embedding_format.block_elements());
+        self.width = self.width.next_multiple_of(block);
+        self.ffn_width = self.ffn_width.next_multiple_of(block);
+        while !(self.num_heads * self.head_size).is_multiple_of(block) {
+            self.num_heads += self.num_kv_heads;
+        }
+        self
+    }
+}
+
 /// A program and its weights.
 pub struct SyntheticModel {
     /// The forward pass.
@@ -216,6 +229,13 @@ pub fn random_weight(weight: &Weight, random: &mut impl Rng) -> Vec<u8> {
                 block[2..4].copy_from_slice(&half(-7.5 * spread / 4.6));
             }
             TensorType::Q8_0 => block[..2].copy_from_slice(&half(spread / 74.0)),
+            // The others have scales within their quanta.
+            _ => {
+                let values: Vec<f32> = (0..format.block_elements())
+                    .map(|_| spread * random.random_range(-1.7f32..1.7))
+                    .collect();
+                block.copy_from_slice(&format.quantize(&values));
+            }
         }
     }
     bytes

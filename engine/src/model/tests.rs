@@ -86,7 +86,10 @@ fn settings_of_the_file_reach_the_program_and_the_model() {
 #[test]
 fn weights_are_the_bytes_of_their_tensors_in_every_format() {
     for format in TensorType::ALL {
-        let writer = tiny_llama(&TinyLlama { format, tied: false, ..Default::default() });
+        let width = format.block_elements().max(64);
+        let (head_size, feed_forward) = (width / 4, 2 * width);
+        let sizes = TinyLlama { width, head_size, feed_forward, ..Default::default() };
+        let writer = tiny_llama(&TinyLlama { format, tied: false, ..sizes });
         let model = open(&writer).unwrap();
         for (index, weight) in model.program.weights.iter().enumerate() {
             assert_eq!(model.weight(WeightId(index)).len(), weight.bytes(), "{}", weight.name);
@@ -157,11 +160,11 @@ fn tensors_of_other_shapes_and_formats_are_named() {
     assert_names(&error, &["`blk.1.attn_k.weight`", "[64, 64]", "[64, 32]"]);
     let error = refusal(|writer| {
         writer.set("llama.embedding_length", 256).set("llama.attention.head_count", 4);
-        writer.raw_tensor("token_embd.weight", &[256, 275], 12, vec![0; 144 * 275]);
-        writer.set("general.name", "K-quants")
+        writer.raw_tensor("token_embd.weight", &[256, 275], 16, vec![0; 66 * 275]);
+        writer.set("general.name", "i-quants")
     });
     // Shapes come first where both are wrong; the vocabulary's rows fit here.
-    assert_names(&error, &["`token_embd.weight`", "Q4_K", "Q4_0, Q4_1, Q8_0"]);
+    assert_names(&error, &["`token_embd.weight`", "IQ2_XXS", "Q4_0, Q4_1, Q5_0", "Q6_K, IQ4_NL, MXFP4"]);
     let error = refusal(|writer| writer.tensor("output_norm.weight", &[64], TensorType::F16, &[1.0; 64]));
     assert_names(&error, &["`output_norm.weight`", "F16", "F32"]);
 }

@@ -9,7 +9,10 @@
 
 #![allow(clippy::needless_range_loop)] // as in `packed`: adaptors may not be inlined
 
-use super::packed::{Bf16, F16, F32, Format, PANEL, PackedWeight, PanelColumn, Q4_0, Q4_1, Q8_0};
+use super::formats::{
+    Bf16, F16, F32, Format, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
+};
+use super::packed::{PANEL, PackedWeight, PanelColumn};
 use super::shared::SharedBuffer;
 use super::simd::{Kernel, Lanes, Registers, SimdLevel, prefetch};
 use crate::tensor_type::TensorType;
@@ -85,33 +88,25 @@ pub(super) unsafe fn matmul_panel(
 /// Calls `$body` with `$format` as the type of the weight's format.
 macro_rules! with_format {
     ($tensor_type:expr, $format:ident => $body:expr) => {
+        with_format!($tensor_type, $format => $body,
+            F32 F32, F16 F16, Bf16 Bf16, Q4_0 Q4_0, Q4_1 Q4_1, Q5_0 Q5_0, Q5_1 Q5_1, Q8_0 Q8_0, Q2_K Q2K,
+            Q3_K Q3K, Q4_K Q4K, Q5_K Q5K, Q6_K Q6K, IQ4_NL Iq4Nl, MXFP4 Mxfp4)
+    };
+    ($tensor_type:expr, $format:ident => $body:expr, $($variant:ident $type:ident),*) => {
         match $tensor_type {
-            TensorType::F32 => {
-                type $format = F32;
+            $(TensorType::$variant => {
+                type $format = $type;
                 $body
-            }
-            TensorType::F16 => {
-                type $format = F16;
-                $body
-            }
-            TensorType::Bf16 => {
-                type $format = Bf16;
-                $body
-            }
-            TensorType::Q4_0 => {
-                type $format = Q4_0;
-                $body
-            }
-            TensorType::Q4_1 => {
-                type $format = Q4_1;
-                $body
-            }
-            TensorType::Q8_0 => {
-                type $format = Q8_0;
-                $body
-            }
+            })*
         }
     };
+}
+
+/// Asks ahead for as many bytes as a group's share of the block.
+#[inline(always)]
+fn prefetch_group<T: Format>(block: &[u8], group: usize) {
+    let share = T::BYTES * T::GROUP / T::COLUMNS;
+    prefetch(block.as_ptr().wrapping_add(PREFETCH_DISTANCE + group * share), share);
 }
 
 struct FewRows<'a> {
@@ -139,15 +134,17 @@ impl FewRows<'_> {
         let mut sums = [[0.0; PANEL]; ROWS];
         for (index, block) in self.weight.blocks(self.panel, 0).chunks_exact(T::BYTES).enumerate() {
             let inputs: [&[f32]; ROWS] = rows_of(self.input, index * T::COLUMNS, columns, T::COLUMNS);
-            prefetch(block.as_ptr().wrapping_add(PREFETCH_DISTANCE), T::BYTES);
-            let scales = T::scales(block);
-            for first in (0..T::COLUMNS).step_by(T::PAIRED) {
-                for k in first..first + T::PAIRED {
-                    let weights = T::column::<L>(&scales, block, k);
-                    for r in 0..ROWS {
-                        let input = inputs[r][k];
-                        for n in 0..PANEL {
-                            sums[r][n] = L::mul_add(input, weights[n], sums[r][n]);
+            for group in 0..T::COLUMNS / T::GROUP {
+                prefetch_group::<T>(block, group);
+                let scales = T::scales(block, group);
+                for first in (group * T::GROUP..(group + 1) * T::GROUP).step_by(T::PAIRED) {
+                    for k in first..first + T::PAIRED {
+                        let weights = T::column::<L>(&scales, block, k);
+                        for r in 0..ROWS {
+                            let input = inputs[r][k];
+                            for n in 0..PANEL {
+                                sums[r][n] = L::mul_add(input, weights[n], sums[r][n]);
+                            }
                         }
                     }
                 }
@@ -171,11 +168,13 @@ impl Kernel for ExpandTile<'_> {
         let blocks = self.weight.blocks(self.panel, self.column);
         with_format!(self.weight.format, T => {
             for (block, tile) in blocks.chunks_exact(T::BYTES).zip(self.tile.chunks_exact_mut(T::COLUMNS)) {
-                prefetch(block.as_ptr().wrapping_add(PREFETCH_DISTANCE), T::BYTES);
-                let scales = T::scales(block);
-                for first in (0..T::COLUMNS).step_by(T::PAIRED) {
-                    for k in first..first + T::PAIRED {
-                        tile[k] = T::column::<L>(&scales, block, k);
+                for group in 0..T::COLUMNS / T::GROUP {
+                    prefetch_group::<T>(block, group);
+                    let scales = T::scales(block, group);
+                    for first in (group * T::GROUP..(group + 1) * T::GROUP).step_by(T::PAIRED) {
+                        for k in first..first + T::PAIRED {
+                            tile[k] = T::column::<L>(&scales, block, k);
+                        }
                     }
                 }
             }

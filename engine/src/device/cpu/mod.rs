@@ -28,6 +28,7 @@ use super::{
 use crate::program::{OpKind, Program, Rows, WeightId};
 
 mod attention;
+mod formats;
 mod machine;
 mod matmul;
 mod packed;

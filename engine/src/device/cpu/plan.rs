@@ -95,7 +95,7 @@ pub(super) fn plan(program: &Program) -> Vec<Stage> {
 /// The same with a stage for each op, so that each can be timed.
 pub(super) fn plan_op_by_op(program: &Program) -> Vec<Stage> {
     let works = program.ops.iter().enumerate().map(|(index, op)| alone(program, index, op));
-    works.map(|work| Stage { work, next: Default::default() }).collect()
+    works.map(|work| Stage { work, passes: Default::default() }).collect()
 }
 
 /// The stage of an op that shares it with no other.

@@ -75,28 +75,35 @@ impl Random {
 
     /// A stored weight whose values are about as large as `size`.
     pub(crate) fn weight(&mut self, weight: &Weight, size: f32) -> Vec<u8> {
-        let blocks = weight.rows * weight.columns / weight.format.block_elements();
+        let format = weight.format;
+        let blocks = weight.rows * weight.columns / format.block_elements();
         let mut bytes = Vec::with_capacity(weight.bytes());
         for _ in 0..blocks {
             let value: f32 = self.0.random_range(-size..size);
-            let scale = match weight.format {
-                TensorType::Q8_0 => value / 127.0,
-                _ => value / 8.0,
-            };
-            match weight.format {
-                TensorType::F32 => bytes.extend(value.to_le_bytes()),
-                TensorType::F16 => bytes.extend(f16::from_f32(value).to_le_bytes()),
-                TensorType::Bf16 => bytes.extend(bf16::from_f32(value).to_le_bytes()),
-                format => {
-                    bytes.extend(f16::from_f32(scale).to_le_bytes());
-                    if format == TensorType::Q4_1 {
-                        bytes.extend(f16::from_f32(-8.0 * scale).to_le_bytes());
-                    }
-                    let mut quants = vec![0; if format == TensorType::Q8_0 { 32 } else { 16 }];
-                    self.0.fill_bytes(&mut quants);
-                    bytes.extend(quants);
+            let scales: &[f32] = match format {
+                TensorType::F32 => {
+                    bytes.extend(value.to_le_bytes());
+                    continue;
                 }
-            }
+                TensorType::Bf16 => {
+                    bytes.extend(bf16::from_f32(value).to_le_bytes());
+                    continue;
+                }
+                TensorType::F16 => &[value],
+                TensorType::Q4_0 => &[value / 8.0],
+                TensorType::Q4_1 => &[value / 8.0, -value],
+                TensorType::Q8_0 => &[value / 127.0],
+                _ => {
+                    let values: Vec<f32> =
+                        (0..format.block_elements()).map(|_| self.0.random_range(-size..size)).collect();
+                    bytes.extend(format.quantize(&values));
+                    continue;
+                }
+            };
+            bytes.extend(scales.iter().flat_map(|scale| f16::from_f32(*scale).to_le_bytes()));
+            let mut quanta = vec![0; format.block_bytes() - 2 * scales.len()];
+            self.0.fill_bytes(&mut quanta);
+            bytes.extend(quanta);
         }
         bytes
     }

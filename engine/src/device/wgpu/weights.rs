@@ -1,17 +1,16 @@
 //! Weights on the device: as stored, sorted into what kernels read aligned.
 //!
-//! A block is 32 neighbouring values of a row. Its values (floats, nibbles or bytes) go to one buffer as whole
-//! `vec4<u32>`s, its scale and minimum to another, which takes the bytes the file takes. Rows of floats are
-//! filled up with zeros to whole blocks. A weight over the binding limit is cut between rows into parts.
+//! What [`super::packing`] makes of a stored row goes to two buffers, one of values and one of scales. A weight over
+//! the binding limit is cut between rows into parts.
 //!
 //! Invariant: the values are never dequantised here; vectors of norms, which are small, are the exception.
 
 use wgpu::BufferUsages;
 
 use super::gpu::{Gpu, Options};
+use super::packing::{block_words, pack_row};
 use crate::device::{DeviceError, WeightSource};
 use crate::program::{Weight, WeightId};
-use crate::tensor_type::TensorType;
 
 /// Upload size after which the device is waited for, so that staging memory stays small.
 const UPLOAD_BYTES: usize = 16 << 20;
@@ -52,7 +51,7 @@ pub(super) fn upload(
     for (index, bytes) in stored.chunks(most_rows * row_bytes).enumerate() {
         let rows = bytes.len() / row_bytes;
         let values = gpu.storage(&weight.name, (rows * packed_row) as u64, options)?;
-        let mut scales: Vec<u16> = Vec::new();
+        let mut scales = Vec::new();
         let rows_at_once = (UPLOAD_BYTES / packed_row).max(1);
         for (chunk, bytes) in bytes.chunks(rows_at_once * row_bytes).enumerate() {
             let mut words = Vec::with_capacity(bytes.len() / row_bytes * packed_row / 4);
@@ -65,10 +64,10 @@ pub(super) fn upload(
             gpu.queue.submit([]);
             gpu.wait()?;
         }
-        scales.resize(scales.len().next_multiple_of(8).max(8), 0);
-        let bytes: &[u8] = bytemuck::cast_slice(&scales);
-        let buffer = gpu.storage(&weight.name, bytes.len() as u64, options)?;
-        gpu.queue.write_buffer(&buffer, 0, bytes);
+        // Kernels that put a word together from two halves read the word after it too.
+        scales.resize((scales.len() + 4).next_multiple_of(16), 0);
+        let buffer = gpu.storage(&weight.name, scales.len() as u64, options)?;
+        gpu.queue.write_buffer(&buffer, 0, &scales);
         parts.push(Part { first_row: index * most_rows, rows, values, scales: buffer });
     }
     gpu.check()?;
@@ -105,40 +104,6 @@ fn check_length(weight: &Weight, stored: &[u8]) -> Result<usize, DeviceError> {
             weight.columns,
             weight.format.name()
         ))),
-    }
-}
-
-/// Words a block's values take.
-fn block_words(format: TensorType) -> usize {
-    match format {
-        TensorType::F32 => 32,
-        TensorType::F16 | TensorType::Bf16 => 16,
-        TensorType::Q4_0 | TensorType::Q4_1 => 4,
-        TensorType::Q8_0 => 8,
-    }
-}
-
-/// Halves of scale and minimum at the start of a stored block.
-fn scale_halves(format: TensorType) -> usize {
-    match format {
-        TensorType::F32 | TensorType::F16 | TensorType::Bf16 => 0,
-        TensorType::Q4_0 | TensorType::Q8_0 => 1,
-        TensorType::Q4_1 => 2,
-    }
-}
-
-/// Sorts a stored row into words of values and halves of scales.
-fn pack_row(format: TensorType, row: &[u8], words: &mut Vec<u32>, scales: &mut Vec<u16>) {
-    let head = 2 * scale_halves(format);
-    // Floats have no head to be sorted out: the row is one run of values, the last word perhaps half full.
-    for block in row.chunks(if head == 0 { row.len() } else { format.block_bytes() }) {
-        let (scale, values) = block.split_at(head);
-        scales.extend(scale.chunks_exact(2).map(|half| u16::from_le_bytes([half[0], half[1]])));
-        words.extend(values.chunks(4).map(|bytes| {
-            let mut word = [0; 4];
-            word[..bytes.len()].copy_from_slice(bytes);
-            u32::from_le_bytes(word)
-        }));
     }
 }
 

@@ -13,11 +13,8 @@ fn block_scale(block: Block) -> vec2<f32> {
     return block.scale;
 }
 
-// The low nibbles of the 16 bytes are values 0 to 15, the high ones 16 to 31.
 fn block_values(block: Block, j: u32) -> vec4<f32> {
-    let word = block.nibbles[j & 3u] >> ((j >> 2u) * 4u);
-    let four = vec4<u32>(word, word >> 8u, word >> 16u, word >> 24u) & vec4<u32>(15u);
-    return vec4<f32>(vec4<i32>(four));
+    return vec4<f32>(nibbles_of(block.nibbles, j));
 }
 
 // Σ (scale · q + minimum) · x = scale · Σ q · x + minimum · Σ x.

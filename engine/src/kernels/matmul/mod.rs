@@ -23,13 +23,27 @@ const TILE: usize = 32;
 /// WGSL that reads blocks of this format from the bindings `values` and `scales`: `load_block`,
 /// `block_scale`, `block_values` (the j-th four, unscaled) and `add_block` (scales a sum over a block and adds it).
 pub(crate) fn format_source(format: TensorType) -> &'static str {
+    macro_rules! with_quanta {
+        ($file:literal) => {
+            concat!(include_str!("quanta.wgsl"), include_str!($file))
+        };
+    }
     match format {
         TensorType::F32 => include_str!("format_f32.wgsl"),
         TensorType::F16 => include_str!("format_f16.wgsl"),
         TensorType::Bf16 => include_str!("format_bf16.wgsl"),
-        TensorType::Q4_0 => include_str!("format_q4_0.wgsl"),
-        TensorType::Q4_1 => include_str!("format_q4_1.wgsl"),
         TensorType::Q8_0 => include_str!("format_q8_0.wgsl"),
+        TensorType::Q4_0 => with_quanta!("format_q4_0.wgsl"),
+        TensorType::Q4_1 => with_quanta!("format_q4_1.wgsl"),
+        TensorType::Q5_0 => with_quanta!("format_q5_0.wgsl"),
+        TensorType::Q5_1 => with_quanta!("format_q5_1.wgsl"),
+        TensorType::Q2_K => with_quanta!("format_q2_k.wgsl"),
+        TensorType::Q3_K => with_quanta!("format_q3_k.wgsl"),
+        TensorType::Q4_K => with_quanta!("format_q4_k.wgsl"),
+        TensorType::Q5_K => with_quanta!("format_q5_k.wgsl"),
+        TensorType::Q6_K => with_quanta!("format_q6_k.wgsl"),
+        TensorType::IQ4_NL => with_quanta!("format_iq4_nl.wgsl"),
+        TensorType::MXFP4 => with_quanta!("format_mxfp4.wgsl"),
     }
 }
 

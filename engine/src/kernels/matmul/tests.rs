@@ -70,7 +70,7 @@ fn absolute(input: &[f32], program: &Program, stored: &[u8], sizes: &mut [f32]) 
 fn a_row_is_the_same_to_the_last_bit_in_any_company() {
     let mut random = Random::new(2);
     for format in TensorType::ALL {
-        let (features, columns, rows) = (65, 96, 37);
+        let (features, columns, rows) = (65, 96usize.next_multiple_of(format.block_elements()), 37);
         let program = program(format, features, columns, false);
         let stored = Stored(vec![random.weight(&program.weights[0], 1.0)]);
         let input = random.values(rows * columns);
@@ -122,7 +122,7 @@ fn dispatches_folded_into_two_dimensions_miss_nothing_and_write_nothing_else() {
 fn a_weight_over_the_binding_limit_is_cut_between_rows_and_both_sides_of_each_seam_are_right() {
     let mut random = Random::new(4);
     for format in TensorType::ALL {
-        let (features, columns, rows) = (211, 64, 3);
+        let (features, columns, rows) = (211, 64usize.next_multiple_of(format.block_elements()), 3);
         let program = program(format, features, columns, true);
         let stored = random.weight(&program.weights[0], 1.0);
         let input = random.values(rows * columns);

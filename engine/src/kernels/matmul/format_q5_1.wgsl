@@ -1,0 +1,25 @@
+// Q5_1 weights: a block is 32 nibbles in one word of four, a word with an f16 scale and an f16 minimum, and one
+// of fifth bits.
+
+struct Block {
+    nibbles: vec4<u32>,
+    fifths: u32,
+    scale: vec2<f32>,
+}
+
+fn load_block(index: u32) -> Block {
+    return Block(values[index], scales[2u * index + 1u], unpack2x16float(scales[2u * index]));
+}
+
+fn block_scale(block: Block) -> vec2<f32> {
+    return block.scale;
+}
+
+fn block_values(block: Block, j: u32) -> vec4<f32> {
+    return vec4<f32>(nibbles_of(block.nibbles, j) | (bits_of(block.fifths, j) << vec4<u32>(4u)));
+}
+
+// Σ (scale · q + minimum) · x = scale · Σ q · x + minimum · Σ x.
+fn add_block(total: f32, scale: vec2<f32>, sum: f32, inputs: f32) -> f32 {
+    return fma(scale.x, sum, fma(scale.y, inputs, total));
+}
