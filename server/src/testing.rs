@@ -6,7 +6,7 @@ use std::time::Instant;
 use axum::Router;
 use limpid_engine::chat_template::TemplateError;
 use limpid_engine::device::DeviceInfo;
-use limpid_engine::engine::Reply;
+use limpid_engine::engine::{PauseMode, Reply, SleepLevel, SleepReply};
 use limpid_engine::request::{
     EngineRequest, FinishReason, RequestEvent, RequestEventKind, RequestId, RequestOutput, SampledToken,
     StepFinished, StepOutput, StepTimes, TokenLogprobs,
@@ -99,6 +99,22 @@ impl Engine for RecordingEngine {
 
     fn reset_prefix_cache(&self, preempt: bool, done: Reply) {
         done(preempt);
+    }
+
+    fn sleep(&self, _level: SleepLevel, mode: PauseMode, done: SleepReply) {
+        done(if mode == PauseMode::Wait {
+            Err("the engine is falling asleep already".into())
+        } else {
+            Ok(())
+        });
+    }
+
+    fn wake_up(&self, done: SleepReply) {
+        done(Ok(()));
+    }
+
+    fn is_sleeping(&self) -> bool {
+        false
     }
 
     fn abort(&self, id: RequestId) {
@@ -199,6 +215,22 @@ impl Engine for ScriptedEngine {
     /// Its cache is always in use.
     fn reset_prefix_cache(&self, preempt: bool, done: Reply) {
         done(preempt);
+    }
+
+    fn sleep(&self, _level: SleepLevel, mode: PauseMode, done: SleepReply) {
+        done(if mode == PauseMode::Wait {
+            Err("the engine is falling asleep already".into())
+        } else {
+            Ok(())
+        });
+    }
+
+    fn wake_up(&self, done: SleepReply) {
+        done(Ok(()));
+    }
+
+    fn is_sleeping(&self) -> bool {
+        false
     }
 
     fn abort(&self, id: RequestId) {

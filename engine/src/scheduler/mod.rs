@@ -65,10 +65,23 @@ pub struct Scheduler {
     prefix_cache: PrefixCacheStats,
     /// Preemptions outside steps since the last report.
     num_forced_preemptions: usize,
+    pause: Pause,
     /// A plan is out and has to come back before anything else.
     planned: bool,
     hits: Vec<BlockId>,
     spare: Vec<Scheduled>,
+}
+
+/// What is not scheduled for now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pause {
+    /// Everything is.
+    #[default]
+    Nothing,
+    /// Waiting requests are not admitted.
+    Waiting,
+    /// Running requests stand still as well.
+    All,
 }
 
 /// Why a scheduler is not idle.
@@ -123,6 +136,7 @@ impl Scheduler {
             ended: Vec::new(),
             prefix_cache: PrefixCacheStats::default(),
             num_forced_preemptions: 0,
+            pause: Pause::default(),
             planned: false,
             hits: Vec::new(),
             spare: Vec::new(),
@@ -203,12 +217,18 @@ impl Scheduler {
     pub fn plan(&mut self, now: Instant) -> StepPlan {
         assert!(!std::mem::replace(&mut self.planned, true), "a plan is out");
         let mut plan = StepPlan { now, scheduled: std::mem::take(&mut self.spare), num_preemptions: 0 };
-        let budget = self.plan_running(&mut plan, self.max_num_batched_tokens);
-        if plan.num_preemptions == 0 {
-            self.plan_waiting(&mut plan, budget);
+        if self.pause != Pause::All {
+            let budget = self.plan_running(&mut plan, self.max_num_batched_tokens);
+            if plan.num_preemptions == 0 && self.pause == Pause::Nothing {
+                self.plan_waiting(&mut plan, budget);
+            }
         }
-        let idle = self.by_id.is_empty();
-        assert!(idle || !plan.is_empty() || plan.num_preemptions > 0, "stalled: {:?}", self.pending());
+        let stands_still = self.by_id.is_empty() || self.pause != Pause::Nothing;
+        assert!(
+            stands_still || !plan.is_empty() || plan.num_preemptions > 0,
+            "stalled: {:?}",
+            self.pending()
+        );
         plan
     }
 
@@ -307,6 +327,11 @@ impl Scheduler {
         request.state = State::Waiting;
         request.record(now, RequestEventKind::Preempted);
         request.rank = self.waiting.push_preempted(slot, request.rank);
+    }
+
+    /// Leaves requests where they are from the next step on, until it is called again.
+    pub fn pause(&mut self, pause: Pause) {
+        self.pause = pause;
     }
 
     /// Takes all running requests back to the waiting queue, in their order, so that no block is held.

@@ -39,6 +39,8 @@ pub(super) enum ErrorKind {
     Overloaded,
     /// The cache cannot be emptied while requests use it.
     CacheInUse,
+    /// The engine cannot go to sleep or wake up.
+    SleepFailed,
     /// The engine gave this request up.
     EngineFailed,
     /// The engine has ended.
@@ -85,6 +87,7 @@ impl ErrorKind {
                 (StatusCode::SERVICE_UNAVAILABLE, SERVER_ERROR, Some("server_overloaded"))
             }
             ErrorKind::CacheInUse => (StatusCode::CONFLICT, INVALID_REQUEST, Some("prefix_cache_in_use")),
+            ErrorKind::SleepFailed => (StatusCode::INTERNAL_SERVER_ERROR, SERVER_ERROR, Some("sleep_failed")),
             ErrorKind::EngineFailed => (StatusCode::INTERNAL_SERVER_ERROR, SERVER_ERROR, Some(ENGINE_ERROR)),
             ErrorKind::EngineGone => (StatusCode::SERVICE_UNAVAILABLE, SERVER_ERROR, Some(ENGINE_GONE)),
             ErrorKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, SERVER_ERROR, Some("internal_error")),
@@ -215,6 +218,7 @@ mod tests {
                 Some("server_overloaded"),
                 Some("server_overloaded"),
             ),
+            (ErrorKind::SleepFailed, 500, "server_error", Some("sleep_failed"), Some("sleep_failed")),
             (ErrorKind::CacheInUse, 409, "invalid_request_error", Some("prefix_cache_in_use"), None),
             (ErrorKind::EngineFailed, 500, "server_error", Some("engine_error"), Some("engine_error")),
             (

@@ -15,10 +15,13 @@ pub(super) enum Route {
     Metrics,
     MetricsSlash,
     ResetPrefixCache,
+    Sleep,
+    WakeUp,
+    IsSleeping,
 }
 
 impl Route {
-    const ALL: [Route; 12] = [
+    const ALL: [Route; 15] = [
         Route::ChatCompletions,
         Route::Completions,
         Route::Models,
@@ -31,6 +34,9 @@ impl Route {
         Route::Metrics,
         Route::MetricsSlash,
         Route::ResetPrefixCache,
+        Route::Sleep,
+        Route::WakeUp,
+        Route::IsSleeping,
     ];
 
     /// The router's pattern.
@@ -49,6 +55,9 @@ impl Route {
             Route::Metrics => "/metrics",
             Route::MetricsSlash => "/metrics/",
             Route::ResetPrefixCache => "/reset_prefix_cache",
+            Route::Sleep => "/sleep",
+            Route::WakeUp => "/wake_up",
+            Route::IsSleeping => "/is_sleeping",
         }
     }
 
@@ -59,7 +68,15 @@ impl Route {
 
     /// Probes and scrapes would fill the traces with nothing.
     pub(super) fn has_span(self) -> bool {
-        !matches!(self, Route::Health | Route::Ping | Route::Version | Route::Metrics | Route::MetricsSlash)
+        !matches!(
+            self,
+            Route::Health
+                | Route::Ping
+                | Route::Version
+                | Route::Metrics
+                | Route::MetricsSlash
+                | Route::IsSleeping
+        )
     }
 
     /// The route with this pattern.

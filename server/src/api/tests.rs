@@ -529,3 +529,23 @@ async fn a_cache_in_use_is_reset_only_by_force() {
     let open = ToyApi::new(&[]);
     assert_eq!(open.get("/reset_prefix_cache").await.status, StatusCode::METHOD_NOT_ALLOWED);
 }
+
+#[tokio::test]
+async fn sleep_routes_check_their_arguments() {
+    let api = ToyApi::new(&[]);
+    for (path, status) in [
+        ("/sleep", 200),
+        ("/sleep?level=2&mode=keep", 200),
+        ("/sleep?level=3", 400),
+        ("/sleep?mode=later", 400),
+        ("/sleep?mode=wait", 500),
+        ("/wake_up", 200),
+        ("/wake_up?tags=weights&tags=kv_cache", 200),
+        ("/wake_up?tags=weights", 400),
+    ] {
+        let answer = api.call(Method::POST, path).await;
+        assert_eq!(answer.status.as_u16(), status, "{path}: {}", answer.body);
+    }
+    assert_eq!(api.get("/sleep").await.status, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(api.get("/is_sleeping").await.json(), json!({"is_sleeping": false}));
+}

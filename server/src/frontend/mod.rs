@@ -26,9 +26,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use limpid_engine::engine::{EngineHandle, Reply};
+use limpid_engine::engine::{EngineHandle, PauseMode, Reply, SleepLevel, SleepReply};
 use limpid_engine::request::{EngineRequest, RequestId, SamplingParams, Siblings, StepOutput};
-use limpid_telemetry::observation::FinishReason;
+use limpid_telemetry::observation::{FinishReason, SleepState};
 use limpid_telemetry::{
     HttpSpan, ModelTelemetry, Operation, RequestGuard, RequestOutcome, RequestParams, RequestStarted,
 };
@@ -55,6 +55,12 @@ pub trait Engine: Send + Sync {
     fn abort(&self, id: RequestId);
     /// Forgets every cached prefix; with `preempt` even if requests run.
     fn reset_prefix_cache(&self, preempt: bool, done: Reply);
+    /// Stands still and gives up what `level` says, as soon as `mode` allows it.
+    fn sleep(&self, level: SleepLevel, mode: PauseMode, done: SleepReply);
+    /// Goes on.
+    fn wake_up(&self, done: SleepReply);
+    /// Whether it sleeps.
+    fn is_sleeping(&self) -> bool;
     /// Whether it can serve requests: it runs, and its device was not lost.
     fn is_healthy(&self) -> bool;
     /// Aborts everything, reports it and ends. Blocks until it has.
@@ -74,6 +80,18 @@ impl Engine for EngineHandle {
         EngineHandle::reset_prefix_cache(self, preempt, done);
     }
 
+    fn sleep(&self, level: SleepLevel, mode: PauseMode, done: SleepReply) {
+        EngineHandle::sleep(self, level, mode, done);
+    }
+
+    fn wake_up(&self, done: SleepReply) {
+        EngineHandle::wake_up(self, done);
+    }
+
+    fn is_sleeping(&self) -> bool {
+        EngineHandle::is_sleeping(self)
+    }
+
     fn is_healthy(&self) -> bool {
         EngineHandle::healthy(self)
     }
@@ -84,6 +102,10 @@ impl Engine for EngineHandle {
 }
 
 /// Everything that the frontend's task reacts to.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every event is a step, and a box for each would cost more"
+)]
 enum Event {
     /// A request that is about to be submitted.
     Open(Box<OpenRequest>),
@@ -380,6 +402,44 @@ impl Frontend {
             let _ = answer.send(reset);
         };
         self.engine.reset_prefix_cache(preempt, Box::new(done));
+        answered.await.ok()
+    }
+
+    /// Sends the engine to sleep and returns once it sleeps; `None` if the engine is gone.
+    pub async fn sleep(&self, level: SleepLevel, mode: PauseMode) -> Option<Result<(), Arc<str>>> {
+        let state = match level {
+            SleepLevel::Pause => SleepState::Paused,
+            SleepLevel::Offload => SleepState::WeightsOffloaded,
+            SleepLevel::Discard => SleepState::DiscardAll,
+        };
+        self.change_sleep(state, |done| self.engine.sleep(level, mode, done)).await
+    }
+
+    /// Wakes the engine up and returns once it is awake; `None` if the engine is gone.
+    pub async fn wake_up(&self) -> Option<Result<(), Arc<str>>> {
+        self.change_sleep(SleepState::Awake, |done| self.engine.wake_up(done)).await
+    }
+
+    /// Whether the engine sleeps.
+    pub fn is_sleeping(&self) -> bool {
+        self.engine.is_sleeping()
+    }
+
+    async fn change_sleep(
+        &self,
+        state: SleepState,
+        ask: impl FnOnce(SleepReply),
+    ) -> Option<Result<(), Arc<str>>> {
+        let (answer, answered) = oneshot::channel();
+        let telemetry = self.telemetry.clone();
+        let done = move |result: Result<(), Arc<str>>| {
+            if result.is_ok() {
+                telemetry.sleep_state_changed(state);
+            }
+            // Whoever asked may have left.
+            let _ = answer.send(result);
+        };
+        ask(Box::new(done));
         answered.await.ok()
     }
 

@@ -61,6 +61,8 @@ pub(super) struct Ledger {
     reported_hits: u64,
     cached_tokens: u64,
     preemption_events: u64,
+    /// Nothing is to be scheduled for now.
+    pub(super) paused: bool,
     pub(super) summary: Summary,
 }
 
@@ -81,6 +83,7 @@ impl Ledger {
             reported_hits: 0,
             cached_tokens: 0,
             preemption_events: 0,
+            paused: false,
             summary: Summary { worlds: 1, ..Summary::default() },
         }
     }
@@ -95,7 +98,10 @@ impl Ledger {
             tokens: Vec::new(),
             histories: Vec::new(),
             root,
-            last_block: BlockHash::root(request.cache_salt.as_deref()),
+            last_block: match request.siblings.filter(|_| !self.config.enable_prefix_caching) {
+                Some(siblings) => BlockHash::root_of_siblings(siblings),
+                None => BlockHash::root(request.cache_salt.as_deref()),
+            },
             events: Vec::new(),
             times: StepTimes::default(),
             computed: HashSet::new(),
@@ -119,6 +125,7 @@ impl Ledger {
         self.plan_stamps.insert(now);
         let config = &self.config;
         assert!(plan.num_tokens() <= config.max_num_batched_tokens, "the token budget is kept");
+        assert!(!self.paused || plan.is_empty() && plan.num_preemptions() == 0, "everything stands still");
         let mut ids = HashSet::new();
         for share in plan.scheduled() {
             assert!(ids.insert(share.id), "request {} is scheduled twice", share.id.0);
@@ -164,6 +171,7 @@ impl Ledger {
         if let Some((pending, (_, tokens))) =
             scheduler.pending().and_then(|pending| Some((pending.clone(), pending.next?)))
             && left > 0
+            && !self.paused
             && plan.num_preemptions() == 0
             && running.len() < config.max_num_seqs
         {

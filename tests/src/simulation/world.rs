@@ -7,7 +7,7 @@ use limpid_engine::config::{ResolvedConfig, SchedulingPolicy};
 use limpid_engine::device::Batch;
 use limpid_engine::engine::fill_batch;
 use limpid_engine::request::{EngineRequest, RequestId, SampledToken, SamplingParams, Siblings, StepTimes};
-use limpid_engine::scheduler::{ModelOutput, Outcome, Scheduler, StepPlan};
+use limpid_engine::scheduler::{ModelOutput, Outcome, Pause, Scheduler, StepPlan};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -86,8 +86,12 @@ impl World {
     pub(super) fn run(mut self) -> Summary {
         while self.arrivals > 0 {
             self.happen();
+            self.ledger.paused = self.rng.random_bool(0.02);
+            self.scheduler.pause(if self.ledger.paused { Pause::All } else { Pause::Nothing });
             self.step();
         }
+        self.ledger.paused = false;
+        self.scheduler.pause(Pause::Nothing);
         // The best request progresses in every step that preempts nobody, and in one that does, whoever it
         // makes room for does; each can be thrown back only by better ones.
         let mut steps_left = 100 + 20 * self.ledger.live.len() * self.config.max_model_len;

@@ -13,6 +13,7 @@ mod errors;
 mod official_client;
 mod prefix_cache;
 mod shutdown;
+mod sleep;
 mod startup;
 mod streams;
 
