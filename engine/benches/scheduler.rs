@@ -24,6 +24,7 @@ fn decoding() -> Scheduler {
         enable_prefix_caching: true,
         scheduling_policy: SchedulingPolicy::Fcfs,
         kv_cache_metrics_sample: None,
+        cost: Default::default(),
     });
     for id in 0..SEQUENCES as u64 {
         let request = EngineRequest {

@@ -11,7 +11,7 @@
 //! - `--max-num-seqs` sequences of `--max-model-len` tokens, because more can never be in use at once.
 
 use crate::device::{DeviceLimits, DeviceMemory};
-use crate::program::Program;
+use crate::program::{CostModel, Program};
 
 /// Bytes of the KV pool on a device whose memory is not known or not its own: small enough for a laptop that has other
 /// things to do, large enough for tens of thousands of tokens of a small model.
@@ -133,6 +133,7 @@ impl EngineConfig {
             enable_prefix_caching: self.enable_prefix_caching,
             scheduling_policy: self.scheduling_policy,
             kv_cache_metrics_sample: self.kv_cache_metrics.then_some(self.kv_cache_metrics_sample),
+            cost: CostModel::new(program),
         })
     }
 }
@@ -208,6 +209,8 @@ pub struct ResolvedConfig {
     pub scheduling_policy: SchedulingPolicy,
     /// Share of the KV blocks whose residency is watched; `None` watches none.
     pub kv_cache_metrics_sample: Option<f64>,
+    /// What a step costs, for its report.
+    pub cost: CostModel,
 }
 
 impl ResolvedConfig {

@@ -90,11 +90,12 @@ pub enum OpKind {
         /// Width of the table.
         out: BufferId,
     },
-    /// `out[r] = input[r] / sqrt(mean(input[r]²) + epsilon) · weight`.
+    /// `out[r] = input[r] / sqrt(mean(input[r]²) + epsilon) · weight`. A weight narrower than the row
+    /// norms each run of its width on its own: the heads of a query, say.
     RmsNorm {
         /// Any buffer.
         input: BufferId,
-        /// `1 × width`.
+        /// `1 × width`, or a width that divides it.
         weight: WeightId,
         /// As wide as `input`.
         out: BufferId,
@@ -112,8 +113,15 @@ pub enum OpKind {
         /// Residual connection: `out +=` instead of `out =`.
         accumulate: bool,
     },
+    /// `buffer[r] += bias`.
+    AddBias {
+        /// Any buffer.
+        buffer: BufferId,
+        /// `1 × width`.
+        bias: WeightId,
+    },
     /// Rotates the first `rotary` values of each head in place by the token's position: pair i turns by
-    /// `position · base^(−2i / rotary)`.
+    /// `position · base^(−2i / rotary) / factors[i]`.
     Rope {
         /// Width `num_heads · head_size`.
         buffer: BufferId,
@@ -125,6 +133,8 @@ pub enum OpKind {
         rotary: usize,
         /// Frequency base.
         base: f32,
+        /// `1 × rotary / 2`, or none for factors of 1.
+        factors: Option<WeightId>,
         /// Which values rotate together.
         style: RopeStyle,
     },
@@ -220,6 +230,57 @@ pub struct BatchShape {
     pub context: u64,
 }
 
+/// [`Program::total_cost`] for any batch without going through the ops: what they state is a constant for the
+/// weights plus a multiple of each of the batch's numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CostModel {
+    fixed: Cost,
+    token: Cost,
+    logits_row: Cost,
+    attended: Cost,
+    context: Cost,
+}
+
+impl CostModel {
+    /// Learns the program's multiples from batches that differ in one number.
+    pub fn new(program: &Program) -> CostModel {
+        let fixed = program.total_cost(BatchShape::default());
+        let alone = |batch| {
+            let cost = program.total_cost(batch);
+            Cost {
+                flops: cost.flops - fixed.flops,
+                bytes_read: cost.bytes_read - fixed.bytes_read,
+                bytes_written: cost.bytes_written - fixed.bytes_written,
+            }
+        };
+        CostModel {
+            fixed,
+            token: alone(BatchShape { tokens: 1, ..BatchShape::default() }),
+            logits_row: alone(BatchShape { logits_rows: 1, ..BatchShape::default() }),
+            attended: alone(BatchShape { attended: 1, ..BatchShape::default() }),
+            context: alone(BatchShape { context: 1, ..BatchShape::default() }),
+        }
+    }
+
+    /// Cost of the whole forward pass for a batch.
+    pub fn cost(&self, batch: BatchShape) -> Cost {
+        let mut total = self.fixed;
+        for (number, each) in [
+            (batch.tokens, self.token),
+            (batch.logits_rows, self.logits_row),
+            (batch.attended, self.attended),
+            (batch.context, self.context),
+        ] {
+            total += Cost {
+                flops: number * each.flops,
+                bytes_read: number * each.bytes_read,
+                bytes_written: number * each.bytes_written,
+            };
+        }
+        total
+    }
+}
+
 const F32: u64 = 4;
 
 impl Program {
@@ -272,6 +333,11 @@ impl Program {
                 flops: 4 * rows(input) * width(input),
                 bytes_read: bytes(input) + self.weights[weight.0].bytes() as u64,
                 bytes_written: bytes(out),
+            },
+            OpKind::AddBias { buffer, bias } => Cost {
+                flops: rows(buffer) * width(buffer),
+                bytes_read: bytes(buffer) + self.weights[bias.0].bytes() as u64,
+                bytes_written: bytes(buffer),
             },
             OpKind::MatMul { input, weight, out, accumulate } => Cost {
                 flops: 2 * rows(input) * width(input) * width(out),
@@ -340,7 +406,12 @@ impl Program {
             }
             OpKind::RmsNorm { input, weight: id, out, .. } => {
                 same(input, out);
-                assert_eq!((weight(id).rows, weight(id).columns), (1, buffer(input).width), "{name}: weight");
+                let (width, columns) = (buffer(input).width, weight(id).columns);
+                assert_eq!(weight(id).rows, 1, "{name}: weight");
+                assert!(width.is_multiple_of(columns), "{name}: {columns} factors for rows of {width}");
+            }
+            OpKind::AddBias { buffer: id, bias } => {
+                assert_eq!((weight(bias).rows, weight(bias).columns), (1, buffer(id).width), "{name}: bias");
             }
             OpKind::MatMul { input, weight: id, out, .. } => {
                 assert_eq!(buffer(input).rows, buffer(out).rows, "{name}: rows");
@@ -348,7 +419,10 @@ impl Program {
                 assert_eq!(weight(id).rows, buffer(out).width, "{name}: output width");
                 assert_ne!(input, out, "{name}: input and output must differ");
             }
-            OpKind::Rope { buffer: id, num_heads, head_size, rotary, .. } => {
+            OpKind::Rope { buffer: id, num_heads, head_size, rotary, factors, .. } => {
+                if let Some(factors) = factors.map(weight) {
+                    assert_eq!((factors.rows, factors.columns), (1, rotary / 2), "{name}: factors");
+                }
                 assert_eq!(buffer(id).width, num_heads * head_size, "{name}: width");
                 assert!(rotary <= head_size && rotary.is_multiple_of(2), "{name}: rotary {rotary}");
             }

@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SimpleSpanProcessor, SpanData};
 
 use crate::config::{ConfigError, DetailedTraces, TelemetryConfig, TelemetrySettings};
+use crate::identity::{ModelIdentity, PoolIdentity};
 use crate::observation::{
     FinishReason, PrefixCacheStats, RequestEvent, RequestEventKind, SchedulerStats, StepFinished, StepTimes,
+    StepWork,
 };
-use crate::pipeline::{ModelIdentity, ModelTelemetry, Telemetry};
+use crate::pipeline::{ModelTelemetry, Telemetry};
 use crate::request::{
     Operation, RequestGuard, RequestOutcome, RequestParams, RequestProgress, RequestStarted,
 };
@@ -48,7 +50,10 @@ pub(crate) fn identity() -> ModelIdentity {
         model_name: MODEL.to_owned(),
         engine: 0,
         max_model_len: 100,
+        max_num_seqs: 8,
         cache_config: vec![("block_size", "16".to_owned()), ("num_gpu_blocks", "64".to_owned())],
+        pool: PoolIdentity { num_blocks: 63, block_size: 16, num_bytes: 1 << 30 },
+        ..ModelIdentity::default()
     }
 }
 
@@ -160,10 +165,15 @@ pub(crate) fn step(base: Instant) -> StepFinished {
             kv_cache_usage: 0.25,
             prefix_cache: PrefixCacheStats { requests: 1, queries: 20, hits: 16 },
             num_preemptions: 1,
+            num_evictable_blocks: 8,
+            num_evicted_blocks: 2,
+            num_corrupted_requests: 0,
         },
         times: StepTimes::default(),
         num_prompt_tokens: 4,
         num_generation_tokens: 3,
+        work: StepWork { flops: 100, bytes_read: 10, bytes_written: 1, num_context_tokens: 50 },
+        apply: Duration::from_micros(10),
     }
 }
 

@@ -125,6 +125,26 @@ pub struct SchedulerStats {
     pub prefix_cache: PrefixCacheStats,
     /// Preemptions in this step.
     pub num_preemptions: u64,
+    /// KV blocks that nobody holds and whose contents a prefix could still hit.
+    pub num_evictable_blocks: u64,
+    /// Such blocks that were overwritten in this step.
+    pub num_evicted_blocks: u64,
+    /// Requests that ended in this step because their logits were not numbers.
+    pub num_corrupted_requests: u64,
+}
+
+/// What the ops of one step state about themselves, and how long its sequences are. All 0 for a report
+/// without a step behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepWork {
+    /// Floating-point operations; a multiply-add is two.
+    pub flops: u64,
+    /// Bytes read: weights once a step, activations and cache.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Σ over the batch's sequences of their length in tokens.
+    pub num_context_tokens: u64,
 }
 
 /// One engine step ended.
@@ -142,6 +162,10 @@ pub struct StepFinished {
     pub num_prompt_tokens: u64,
     /// Tokens generated in this step.
     pub num_generation_tokens: u64,
+    /// What the step had to compute.
+    pub work: StepWork,
+    /// From `finished` until the results were taken in.
+    pub apply: Duration,
 }
 
 /// A KV block that was chosen for residency sampling lost its contents: it is handed out again.

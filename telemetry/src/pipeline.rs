@@ -16,14 +16,18 @@ use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracer
 
 use crate::catalogue;
 use crate::clock::Anchor;
-use crate::config::{ConfigError, Push, Signal, TelemetryConfig};
+use crate::config::{ConfigError, MetricsConfig, Push, Signal, TelemetryConfig};
 use crate::dialect::{self, Dialect};
 use crate::exemplar::ExemplarStore;
 use crate::export::{
     Closing, Counts, Delivery, ExportRuntime, LogQueue, MetricsExporter, Processors, SpanExporter,
 };
 use crate::exposition::{self, Format};
+use crate::http_metrics::{HttpMetrics, RouteMethod};
+use crate::identity::ModelIdentity;
 use crate::instruments::Instruments;
+use crate::load::EngineLoad;
+use crate::log_stats::LogStats;
 use crate::logs;
 use crate::observation::{AdmissionLimit, BlockResidency, Phase, SleepState, StepDetail, StepFinished};
 use crate::request::{RequestGuard, RequestStarted};
@@ -37,19 +41,8 @@ const MAX_STEP_LINKS: u32 = 4096;
 /// More than a request's timeline ever keeps.
 const MAX_EVENTS_PER_SPAN: u32 = 1024;
 
-/// Labels of a served model and facts that never change while it is served.
-#[derive(Clone, Debug)]
-pub struct ModelIdentity {
-    /// `model_name`: the first served name.
-    pub model_name: String,
-    /// `engine`: index of the engine.
-    pub engine: u32,
-    /// Longest sequence; bounds the token histograms' buckets.
-    pub max_model_len: usize,
-    /// Labels of `vllm:cache_config_info`, in vLLM's names. A label of that family that is not here reads
-    /// `None`; a name that is not a label of it is left out.
-    pub cache_config: Vec<(&'static str, String)>,
-}
+/// Sends what a signal's provider holds, and ends it.
+type Flush = fn(&Inner, Duration);
 
 /// A scrape's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,9 +134,10 @@ impl Telemetry {
         let instruments = Instruments::new(
             meter_provider.meter_with_scope(scope()),
             Arc::clone(&exemplars),
-            config.measure,
+            Arc::new(config.stats.clone()),
         );
         dialect::limpid::observe_exporters(&instruments, &spans, &data_points, &log_records);
+        dialect::vllm::process::observe(&instruments);
         let tracing = Tracing {
             tracer: tracer_provider.as_ref().map(|provider| provider.tracer_with_scope(scope())),
             anchor,
@@ -178,9 +172,24 @@ impl Telemetry {
 
     /// Instruments for one engine serving one model; every known series exists at 0 from here on.
     pub fn model(&self, identity: ModelIdentity) -> ModelTelemetry {
-        let dialects = dialect::for_model(&self.inner.instruments, &identity);
+        let stats = self.inner.instruments.config();
+        let load = Arc::new(EngineLoad::new(identity.max_num_seqs, stats.slo_inter_token));
+        let (dialects, log_stats) = match stats.log_stats {
+            true => (
+                dialect::for_model(&self.inner.instruments, &identity, &load),
+                Some(LogStats::new(identity.engine)),
+            ),
+            false => (Vec::new(), None),
+        };
         let tracing = self.inner.tracing.clone();
-        ModelTelemetry { inner: Arc::new(ModelInner { dialects, tracing, model_name: identity.model_name }) }
+        let model_name = identity.model_name;
+        ModelTelemetry { inner: Arc::new(ModelInner { dialects, load, log_stats, tracing, model_name }) }
+    }
+
+    /// Metrics of HTTP requests over `scheme`. The series that `routes` will need exist at 0 from here on.
+    /// Call it once.
+    pub fn http_metrics(&self, scheme: &'static str, routes: &[RouteMethod]) -> HttpMetrics {
+        HttpMetrics::new(&self.inner.instruments, scheme, routes)
     }
 
     /// Opens the SERVER span of an HTTP request.
@@ -221,7 +230,7 @@ impl Telemetry {
         // hangs must not hold up anything. Both signals at once, so that one cannot use up the other's time.
         let (done, ended) = tokio::sync::mpsc::unbounded_channel();
         let started = Instant::now();
-        let flushes: [(Signal, fn(&Inner, Duration)); 2] = [
+        let flushes: [(Signal, Flush); 2] = [
             (Signal::Traces, |inner, timeout| {
                 if let Some(provider) = &inner.tracer_provider {
                     let _ = provider.shutdown_with_timeout(timeout);
@@ -311,6 +320,8 @@ impl Exporting<'_> {
             .with_resource(self.config.resource.clone())
             .with_view(view)
             .with_reader(reader.clone());
+        let stats = self.config.stats.clone();
+        builder = builder.with_view(move |instrument: &Instrument| hidden_view(&stats, instrument));
         if let (Some(push), Some(runtime)) = (&self.config.metrics, self.runtime) {
             let interval = self.config.metrics_interval;
             let delivery =
@@ -378,6 +389,19 @@ fn view(instrument: &Instrument) -> Option<Stream> {
         .ok()
 }
 
+/// A second stream under the name that vLLM gave up, if that is to be shown.
+fn hidden_view(stats: &MetricsConfig, instrument: &Instrument) -> Option<Stream> {
+    let hidden = stats.shown_again(instrument.name())?;
+    let row = catalogue::row_of_instrument(instrument.name())?;
+    Stream::builder()
+        .with_name(hidden.name)
+        .with_description(hidden.description)
+        .with_unit("")
+        .with_cardinality_limit(row.cardinality_limit())
+        .build()
+        .ok()
+}
+
 fn describe(config: &TelemetryConfig) -> Vec<String> {
     let line = |signal: Signal, push: &Option<Push>, flag: &str| match push {
         Some(push) => format!(
@@ -439,6 +463,8 @@ pub struct ModelTelemetry {
 
 struct ModelInner {
     dialects: Vec<Box<dyn Dialect>>,
+    load: Arc<EngineLoad>,
+    log_stats: Option<LogStats>,
     tracing: Tracing,
     model_name: String,
 }
@@ -446,6 +472,9 @@ struct ModelInner {
 impl ModelTelemetry {
     /// Takes one step's state in.
     pub fn step_finished(&self, step: &StepFinished) {
+        let Some(log_stats) = &self.inner.log_stats else { return };
+        log_stats.step_finished(step);
+        self.inner.load.step_finished(step);
         for dialect in &self.inner.dialects {
             dialect.step_finished(step);
         }
@@ -492,6 +521,12 @@ impl ModelTelemetry {
         for dialect in &self.inner.dialects {
             dialect.sleep_state_changed(state);
         }
+    }
+
+    /// What the engine did since the previous call, as a line for the log; `None` while it is idle and with
+    /// log statistics off.
+    pub fn stats_line(&self, now: Instant) -> Option<String> {
+        self.inner.log_stats.as_ref()?.line(now)
     }
 
     pub(crate) fn dialects(&self) -> &[Box<dyn Dialect>] {

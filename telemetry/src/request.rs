@@ -173,9 +173,13 @@ impl RequestGuard {
     /// Takes one step's news in.
     pub fn progress(&mut self, progress: RequestProgress<'_>) {
         let link = self.span.as_ref().and_then(RequestSpan::link);
-        if let Some(tokens) = self.lifecycle.progress(&progress, link) {
-            for dialect in self.model.dialects() {
-                dialect.new_tokens(&tokens);
+        let progressed = self.lifecycle.progress(&progress, link);
+        for dialect in self.model.dialects() {
+            if let Some(preempted) = &progressed.preempted {
+                dialect.preempted(preempted);
+            }
+            if let Some(tokens) = &progressed.tokens {
+                dialect.new_tokens(tokens);
             }
         }
     }

@@ -115,7 +115,7 @@ impl Scrape {
             } else if let Some(rest) = line.strip_prefix("# TYPE ") {
                 finish(&mut families, current.take()).map_err(&fail)?;
                 let (name, kind) = rest.split_once(' ').ok_or_else(|| fail("no type".into()))?;
-                if !["counter", "gauge", "histogram", "info"].contains(&kind) {
+                if !["counter", "gauge", "histogram", "info", "summary"].contains(&kind) {
                     return Err(fail(format!("type {kind:?}")));
                 }
                 let (described, help) = help.take().ok_or_else(|| fail("no # HELP before # TYPE".into()))?;
@@ -292,6 +292,8 @@ fn belongs(family: &str, kind: &str, sample: &str, format: Format) -> bool {
         ("histogram", _) => ["_bucket", "_sum", "_count"].contains(&suffix),
         ("counter", Format::OpenMetrics) => suffix == "_total",
         ("info", _) => suffix == "_info",
+        // None of ours has quantiles.
+        ("summary", _) => ["_sum", "_count"].contains(&suffix),
         _ => suffix.is_empty(),
     }
 }

@@ -1,5 +1,6 @@
 //! Chores that CI and people share: `cargo xtask <chore>`.
 
+mod docs;
 mod docs_spans;
 mod sim;
 
@@ -17,6 +18,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
+    /// Write the pages of docs/ that are made from code, or check them.
+    Docs(docs::Docs),
     /// Write the reference page of all spans from their declarations
     DocsSpans(docs_spans::DocsSpans),
     /// Run the scheduler and KV cache in worlds drawn from seeds; a failure names its seed.
@@ -38,6 +41,7 @@ enum Chore {
 #[allow(clippy::print_stdout)]
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().chore {
+        Chore::Docs(docs) => docs.run(),
         Chore::DocsSpans(docs) => docs.run(),
         Chore::Sim(sim) => sim.run(),
         Chore::Programs { names } => {

@@ -8,13 +8,14 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
-use limpid_telemetry::observation::SchedulerStats;
+use limpid_telemetry::observation::{SchedulerStats, StepWork};
 use rayon::prelude::*;
 
 use super::sleep::Sleep;
 use super::{Command, State, fill_batch};
 use crate::config::ResolvedConfig;
 use crate::device::{Batch, Device, DeviceError, DeviceSource, ExecuteDetail};
+use crate::program::CostModel;
 use crate::request::{
     EngineRequest, FinishReason, RequestId, SampledToken, StepDetail, StepOutput, StepPart, StepTimes,
     StepTrace,
@@ -36,6 +37,7 @@ pub(super) struct Engine {
     /// Why the device is of no more use.
     pub(super) lost: Option<Arc<str>>,
     block_size: usize,
+    cost: CostModel,
     pub(super) scheduler: Scheduler,
     samplers: HashMap<RequestId, Box<Sampler>>,
     reported: SchedulerStats,
@@ -61,6 +63,7 @@ impl Engine {
             sleep: Sleep::Awake,
             lost: None,
             block_size: config.block_size,
+            cost: config.cost,
             scheduler: Scheduler::new(config),
             samplers: HashMap::new(),
             reported: SchedulerStats::default(),
@@ -147,6 +150,7 @@ impl Engine {
             true => self.execute(&plan, &mut times, trace.as_deref_mut()).err(),
             false => None,
         };
+        let computed = worked && failure.is_none();
         let (outcome, lost) = match failure {
             None => (Outcome::Sampled(&mut self.results), None),
             Some(Failure { error, lost }) => {
@@ -155,7 +159,12 @@ impl Engine {
                 (Outcome::Failed(error.clone()), lost.then_some(error))
             }
         };
-        let mut output = self.scheduler.apply(plan, ModelOutput { outcome, times }, Instant::now());
+        let finished = Instant::now();
+        let mut output = self.scheduler.apply(plan, ModelOutput { outcome, times }, finished);
+        if computed {
+            output.step.work = self.work();
+            output.step.apply = finished.elapsed();
+        }
         if let Some(trace) = &mut trace {
             trace.detail.num_generation_tokens = output.step.num_generation_tokens;
         }
@@ -173,6 +182,18 @@ impl Engine {
             on_step(output);
         }
         self.fall_asleep_if_quiet();
+    }
+
+    /// What the batch cost.
+    fn work(&self) -> StepWork {
+        let shape = self.batch.shape();
+        let cost = self.cost.cost(shape);
+        StepWork {
+            flops: cost.flops,
+            bytes_read: cost.bytes_read,
+            bytes_written: cost.bytes_written,
+            num_context_tokens: shape.context,
+        }
     }
 
     /// Whether this step is to be looked into.

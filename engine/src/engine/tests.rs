@@ -66,6 +66,7 @@ fn config() -> ResolvedConfig {
         enable_prefix_caching: true,
         scheduling_policy: SchedulingPolicy::Fcfs,
         kv_cache_metrics_sample: None,
+        cost: Default::default(),
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! References are written for reading. They are what both devices are compared with; they are no device.
 
+pub mod add_bias;
 pub mod attention;
 pub mod embed;
 pub mod gather_rows;

@@ -9,12 +9,13 @@
 
 use std::time::Instant;
 
+use super::add_bias::reference::add_bias;
 use super::attention::reference::{AttentionShape, attention};
 use super::embed::reference::embed;
 use super::gather_rows::reference::gather_rows;
 use super::matmul::reference::matmul;
 use super::rms_norm::reference::rms_norm;
-use super::rope::reference::rope;
+use super::rope::reference::{frequencies, rope};
 use super::silu_mul::reference::silu_mul;
 use super::store_kv::reference::store_kv;
 use crate::device::batch_check::check_batch;
@@ -71,6 +72,11 @@ impl ReferenceDevice {
         let program = &self.program;
         // The output is taken out of the list while it is written; ops that work in place read a copy.
         let mut take = |id: BufferId| std::mem::take(&mut self.buffers[id.0]);
+        let vector = |id: WeightId| {
+            let mut values = vec![0.0; program.weights[id.0].columns];
+            program.weights[id.0].format.dequantize(&self.weights[id.0], &mut values);
+            values
+        };
         match op.kind {
             OpKind::Embed { table, out } => {
                 let mut values = take(out);
@@ -80,9 +86,7 @@ impl ReferenceDevice {
             OpKind::RmsNorm { input, weight, out, epsilon } => {
                 let source = self.buffers[input.0].clone();
                 let mut values = std::mem::take(&mut self.buffers[out.0]);
-                let mut scale = vec![0.0; program.weights[weight.0].columns];
-                program.weights[weight.0].format.dequantize(&self.weights[weight.0], &mut scale);
-                rms_norm(&source, &scale, epsilon, &mut values);
+                rms_norm(&source, &vector(weight), epsilon, &mut values);
                 self.buffers[out.0] = values;
             }
             OpKind::MatMul { input, weight, out, accumulate } => {
@@ -91,9 +95,11 @@ impl ReferenceDevice {
                 matmul(&self.buffers[input.0], stored, bytes, accumulate, &mut values);
                 self.buffers[out.0] = values;
             }
-            OpKind::Rope { buffer, num_heads, head_size, rotary, base, style } => {
+            OpKind::AddBias { buffer, bias } => add_bias(&mut self.buffers[buffer.0], &vector(bias)),
+            OpKind::Rope { buffer, num_heads, head_size, rotary, base, factors, style } => {
+                let frequencies = frequencies(rotary, base, factors.map(vector).as_deref());
                 let values = &mut self.buffers[buffer.0];
-                rope(values, &batch.positions, num_heads, head_size, rotary, base, style);
+                rope(values, &batch.positions, num_heads, head_size, &frequencies, style);
             }
             OpKind::StoreKv { key, value, layer } => {
                 let width = program.kv_width();

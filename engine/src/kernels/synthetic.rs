@@ -130,6 +130,7 @@ impl SyntheticModel {
             head_size: shape.head_size,
             rotary: shape.rotary,
             base: 10_000.0,
+            factors: None,
             style: shape.style,
         };
         let table = model.matrix("token_embd.weight", shape.embedding_format, shape.vocabulary, width);

@@ -49,7 +49,37 @@ impl<'a> ProgramBuilder<'a> {
         self.weight(name, &[columns as u64, rows as u64], &TensorType::ALL)
     }
 
-    /// A vector of factors, as a matrix of one row. Files store these in full precision, whatever the
+    /// Neighbouring rows of a matrix that has `of` rows, as a matrix of their own.
+    pub(super) fn matrix_rows(
+        &mut self,
+        name: &str,
+        rows: Range<usize>,
+        of: usize,
+        columns: usize,
+    ) -> WeightId {
+        let id = self.matrix(name, of, columns);
+        let weight = &mut self.weights[id.0];
+        weight.rows = rows.len();
+        let range = &mut self.ranges[id.0];
+        // Whatever is wrong with the tensor, `finish` reports it.
+        if range.start < range.end {
+            let row_bytes = range.len() / of;
+            *range = range.start + rows.start * row_bytes..range.start + rows.end * row_bytes;
+        }
+        id
+    }
+
+    /// Width of a buffer.
+    pub(super) fn width(&self, buffer: BufferId) -> usize {
+        self.buffers[buffer.0].width
+    }
+
+    /// Whether the file has a tensor of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.file.tensor(name).is_some()
+    }
+
+    /// A vector of factors or biases, as a matrix of one row. Files store these in full precision, whatever the
     /// matrices are.
     pub(super) fn vector(&mut self, name: &str, columns: usize) -> WeightId {
         self.weight(name, &[columns as u64], &[TensorType::F32])

@@ -24,12 +24,12 @@ pub enum ModelProblem {
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// An architecture nobody wrote a program for.
-    #[error("`general.architecture` is `{found}`; supported is {supported}")]
+    #[error("`general.architecture` is `{found}`; supported are {supported}")]
     Architecture {
         /// The architecture found.
         found: String,
         /// Those there are.
-        supported: &'static str,
+        supported: String,
     },
     /// A setting out of its range, or asking for something that is not supported.
     #[error("`{key}` is {found}; {allowed}")]

@@ -19,13 +19,29 @@ use crate::program::{Program, WeightId};
 use crate::tokenizer::Tokenizer;
 
 mod builder;
+mod decoder;
 mod error;
+#[cfg(test)]
+mod golden_tests;
 mod llama;
+mod phi3;
+mod qwen2;
+mod qwen3;
 mod settings;
 #[cfg(test)]
 mod tests;
 
 pub use error::{ModelError, ModelProblem};
+
+/// The forward pass, and where each weight's bytes are in the file.
+type Built = Result<(Program, Vec<Range<usize>>), ModelProblem>;
+
+/// What builds the forward pass over a file, for a vocabulary of this size.
+type Build = fn(&GgufFile, usize) -> Built;
+
+/// Names in `general.architecture` that there are programs for.
+const ARCHITECTURES: [(&str, Build); 4] =
+    [("llama", llama::build), ("qwen2", qwen2::build), ("qwen3", qwen3::build), ("phi3", phi3::build)];
 
 /// Everything that comes out of a model file. The weights stay in the mapped file.
 pub struct Model {
@@ -75,16 +91,15 @@ impl Model {
         let file = GgufFile::open(path)?;
         let metadata = file.metadata();
         let architecture: &str = metadata.require("general.architecture")?;
-        if architecture != llama::ARCHITECTURE {
-            let (found, supported) = (architecture.to_owned(), llama::ARCHITECTURE);
-            return Err(ModelProblem::Architecture { found, supported });
-        }
-        let context_length =
-            settings::count(metadata, &format!("{architecture}.context_length"), u32::MAX as usize)?;
+        let Some((name, build)) = ARCHITECTURES.into_iter().find(|(name, _)| *name == architecture) else {
+            let supported = ARCHITECTURES.map(|(name, _)| name).join(", ");
+            return Err(ModelProblem::Architecture { found: architecture.to_owned(), supported });
+        };
+        let context_length = settings::context_length(metadata, name)?;
         let opened = Phase::since("open_model", started);
         let tokenizer = Tokenizer::from_metadata(metadata)?;
         let loaded = Phase::since("load_tokenizer", opened.to);
-        let (program, ranges) = llama::build(&file, tokenizer.vocabulary_size())?;
+        let (program, ranges) = build(&file, tokenizer.vocabulary_size())?;
         let chat_template = match metadata.get::<&str>("tokenizer.chat_template")? {
             Some(source) => {
                 let text = |id: Option<u32>| std::str::from_utf8(tokenizer.token_bytes(id?, true)?).ok();

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::gguf::Writer;
 use crate::gguf::fixture::{TinyLlama, tiny_llama, vocabulary};
-use crate::program::{BatchShape, OpKind, RopeStyle, Rows};
+use crate::program::{BatchShape, CostModel, OpKind, RopeStyle, Rows};
 use crate::tensor_type::TensorType;
 use crate::test_support;
 
@@ -81,6 +81,8 @@ fn settings_of_the_file_reach_the_program_and_the_model() {
     assert_eq!((num_heads, head_size, rotary, base, style), (2, 16, 16, 10_000.0, RopeStyle::Pairs));
     let cost = program.total_cost(BatchShape { tokens: 1, logits_rows: 1, attended: 1, context: 1 });
     assert!(cost.flops > 2 * model.parameters, "the embedding counts as output matrix");
+    let batch = BatchShape { tokens: 70, logits_rows: 3, attended: 4_000, context: 900 };
+    assert_eq!(CostModel::new(program).cost(batch), program.total_cost(batch));
 }
 
 #[test]
@@ -129,7 +131,7 @@ fn an_unknown_architecture_is_named_with_those_there_are() {
     let error = refusal(|writer| {
         writer.set("general.architecture", "foo").raw_tensor("odd", &[256], 12, vec![0; 144])
     });
-    assert_names(&error, &["tiny.gguf", "`general.architecture` is `foo`", "llama"]);
+    assert_names(&error, &["tiny.gguf", "`general.architecture` is `foo`", "llama, qwen2, qwen3, phi3"]);
 }
 
 #[test]
@@ -222,16 +224,38 @@ fn absent_settings_have_their_defaults() {
 }
 
 #[test]
-fn scaled_rotary_positions_are_refused() {
+fn rotary_positions_scaled_by_a_rule_are_refused() {
     let error = refusal(|writer| writer.set("llama.rope.scaling.type", "yarn"));
     assert_names(&error, &["llama.rope.scaling.type", "yarn"]);
     let error = refusal(|writer| writer.set("llama.rope.scaling.factor", 4.0f32));
     assert_names(&error, &["llama.rope.scaling.factor", "4"]);
-    let error = refusal(|writer| writer.tensor("rope_freqs.weight", &[8], TensorType::F32, &[1.0; 8]));
-    assert_names(&error, &["rope_freqs.weight", "[8]"]);
     let mut writer = tiny_llama(&TinyLlama::default());
     writer.set("llama.rope.scaling.type", "none").set("llama.rope.scaling.factor", 4.0f32);
     assert!(open(&writer).is_ok());
+}
+
+#[test]
+fn factors_of_rotary_positions_come_as_a_tensor_of_one_value_a_pair() {
+    let mut writer = tiny_llama(&TinyLlama::default());
+    writer.tensor("rope_freqs.weight", &[8], TensorType::F32, &[2.0; 8]);
+    let program = open(&writer).unwrap().program;
+    let factors = program.ops.iter().filter_map(|op| match op.kind {
+        OpKind::Rope { factors, .. } => Some(factors.map(|id| program.weights[id.0].name.clone())),
+        _ => None,
+    });
+    assert_eq!(factors.collect::<Vec<_>>(), vec![Some("rope_freqs.weight".to_owned()); 4]);
+    let error = refusal(|writer| writer.tensor("rope_freqs.weight", &[16], TensorType::F32, &[1.0; 16]));
+    assert_names(&error, &["rope_freqs.weight", "[16]", "[8]"]);
+}
+
+#[test]
+fn a_sliding_window_ends_the_context_where_it_would_begin_to_slide() {
+    let context = |window: u32| {
+        let mut writer = tiny_llama(&TinyLlama::default());
+        writer.set("llama.attention.sliding_window", window);
+        open(&writer).unwrap().context_length
+    };
+    assert_eq!((context(0), context(100), context(1000)), (256, 100, 256));
 }
 
 #[test]

@@ -35,7 +35,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use limpid_engine::device::DeviceInfo;
-use limpid_telemetry::Telemetry;
+use limpid_telemetry::{HttpMetrics, Telemetry};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 
@@ -80,6 +80,7 @@ pub struct AppParts {
 struct App {
     frontend: Frontend,
     telemetry: Telemetry,
+    http_metrics: HttpMetrics,
     text: Arc<dyn TextModel>,
     served_names: Vec<String>,
     max_model_len: usize,
@@ -102,6 +103,7 @@ pub fn router(parts: AppParts) -> Router {
     assert!(!parts.served_names.is_empty(), "a model has a name");
     let app = Arc::new(App {
         frontend: parts.frontend,
+        http_metrics: parts.telemetry.http_metrics(observe::SCHEME, &Route::measured()),
         telemetry: parts.telemetry,
         text: parts.text,
         served_names: parts.served_names,

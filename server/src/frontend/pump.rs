@@ -215,6 +215,8 @@ mod tests {
                 times: StepTimes::default(),
                 num_prompt_tokens: 0,
                 num_generation_tokens: text.len() as u64,
+                work: Default::default(),
+                apply: Default::default(),
             };
             self.sink.as_ref().expect("the engine runs").step(StepOutput {
                 step,

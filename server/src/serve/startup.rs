@@ -12,7 +12,10 @@ use limpid_engine::device::{
 use limpid_engine::engine::EngineHandle;
 use limpid_engine::model::Model;
 use limpid_telemetry::observation::Phase;
-use limpid_telemetry::{ModelIdentity, ModelTelemetry, Telemetry, TelemetryConfig, TelemetrySettings};
+use limpid_telemetry::{
+    DeviceIdentity, ModelIdentity, ModelTelemetry, PoolIdentity, StartupTimes, Telemetry, TelemetryConfig,
+    TelemetrySettings,
+};
 use opentelemetry_sdk::trace::SpanProcessor;
 
 use super::ServeOptions;
@@ -47,9 +50,11 @@ pub(super) fn open(
     let config = options.engine.resolve(&model.program, model.context_length, adapter.memory())?;
     log_what_is_served(options, &model, &device_info, &config);
 
+    let opening = Instant::now();
     let device = adapter
         .open(&model.program, &*model, config.device_limits())
         .with_context(|| format!("the device {} cannot be opened", device_info.name))?;
+    let load_weights = opening.elapsed();
     phases.extend(device.opening());
     let telemetry = Telemetry::start(telemetry_config, span_processors)?;
     for line in telemetry.describe() {
@@ -59,7 +64,18 @@ pub(super) fn open(
         model_name: options.served_model_names.first().context("--served-model-name is empty")?.clone(),
         engine: 0,
         max_model_len: config.max_model_len,
+        max_num_seqs: config.max_num_seqs,
         cache_config: cache_config(options, &config),
+        pool: pool(&config, &model),
+        weight_bytes: model.program.weight_bytes(),
+        startup: StartupTimes { load_weights: Some(load_weights), total: Some(started.elapsed()) },
+        device: DeviceIdentity {
+            kind: device_info.kind.to_owned(),
+            name: device_info.name.clone(),
+            device_type: device_info.device_type.clone(),
+            backend: device_info.backend.clone(),
+            driver: device_info.driver.clone(),
+        },
     });
 
     let max_model_len = config.max_model_len;
@@ -137,6 +153,17 @@ fn telemetry_settings(options: &ServeOptions, device: &DeviceInfo) -> TelemetryS
         ("limpid.device.backend", device.backend.clone()),
     ]);
     settings
+}
+
+/// The KV cache without the null block, which no request can have.
+fn pool(config: &ResolvedConfig, model: &Model) -> PoolIdentity {
+    let num_blocks = config.num_blocks.saturating_sub(1);
+    let num_tokens = (num_blocks * config.block_size) as u64;
+    PoolIdentity {
+        num_blocks,
+        block_size: config.block_size,
+        num_bytes: num_tokens * model.program.kv_bytes_per_token(),
+    }
 }
 
 /// Labels of `vllm:cache_config_info` from the values in use, in Python's spelling as vLLM has it.

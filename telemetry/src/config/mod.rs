@@ -19,6 +19,7 @@
 
 mod endpoint;
 mod env;
+mod metrics;
 mod resource;
 mod sampler;
 #[cfg(test)]
@@ -33,6 +34,8 @@ use opentelemetry_sdk::trace::Sampler;
 
 pub(crate) use endpoint::{Protocol, Push, Signal};
 use env::Env;
+pub(crate) use metrics::{Measure, MetricsConfig};
+pub use metrics::{MetricsDialect, MetricsSettings};
 pub(crate) use tls::Tls;
 
 /// What `--collect-detailed-traces` asks for.
@@ -63,6 +66,8 @@ pub struct TelemetrySettings {
     pub detailed_trace_step_ratio: Option<f64>,
     /// Also writes vLLM's attribute spellings (`gen_ai.usage.prompt_tokens`, `gen_ai.system`, …) on model spans.
     pub vllm_compatible_attributes: bool,
+    /// Which metrics there are.
+    pub metrics: MetricsSettings,
     /// More resource attributes (device name, type, backend).
     pub resource: Vec<(&'static str, String)>,
     /// Version of the program that serves, for `service.version`.
@@ -83,19 +88,11 @@ pub struct TelemetryConfig {
     pub(crate) log_queue: QueueLimits,
     pub(crate) resource: Resource,
     pub(crate) measure: Measure,
+    pub(crate) stats: MetricsConfig,
     pub(crate) detailed_traces_asked: bool,
     pub(crate) step_trace_ratio: f64,
     pub(crate) vllm_compatible_attributes: bool,
     pub(crate) captures_content: bool,
-}
-
-/// Which of the detailed times are reported.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Measure {
-    /// `time_in_model_forward`.
-    pub(crate) forward: bool,
-    /// `time_in_model_execute`.
-    pub(crate) execute: bool,
 }
 
 /// Bounds of the queue between ended spans (`OTEL_BSP_*`) or log records (`OTEL_BLRP_*`) and the exporter.
@@ -161,12 +158,7 @@ impl TelemetryConfig {
             "--otlp-logs-endpoint",
             settings.otlp_logs_endpoint.as_deref(),
         )?;
-        let asks = |wanted| {
-            settings
-                .collect_detailed_traces
-                .iter()
-                .any(|&asked| asked == wanted || asked == DetailedTraces::All)
-        };
+        let measure = Measure::new(&settings.collect_detailed_traces);
         Ok(TelemetryConfig {
             disabled,
             traces: traces.filter(|_| !disabled),
@@ -178,7 +170,8 @@ impl TelemetryConfig {
             queue: QueueLimits::resolve(&env, "OTEL_BSP", 5_000)?,
             log_queue: QueueLimits::resolve(&env, "OTEL_BLRP", 1_000)?,
             resource: resource::resolve(&env, &settings)?,
-            measure: Measure { forward: asks(DetailedTraces::Model), execute: asks(DetailedTraces::Worker) },
+            measure,
+            stats: MetricsConfig::resolve(&settings.metrics, measure)?,
             step_trace_ratio: step_trace_ratio(&settings)?,
             detailed_traces_asked: !settings.collect_detailed_traces.is_empty(),
             vllm_compatible_attributes: settings.vllm_compatible_attributes,

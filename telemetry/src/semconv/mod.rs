@@ -83,6 +83,9 @@ pub mod key {
     pub const FLOPS_PER_SECOND: &str = "limpid.flops_per_second";
     pub const BYTES_PER_SECOND: &str = "limpid.bytes_per_second";
     pub const RESULT: &str = "result";
+    pub const MODEL_NAME: &str = "model_name";
+    pub const ENGINE: &str = "engine";
+    pub const PART: &str = "part";
     pub const SIGNAL: &str = "signal";
 }
 

@@ -10,6 +10,7 @@ use opentelemetry_sdk::trace::Span;
 
 use super::{Tracing, client_text, propagation, start};
 use crate::clock::Anchor;
+use crate::exemplar::SpanLink;
 use crate::semconv::key;
 
 /// What is known when the head of a request was read.
@@ -131,6 +132,12 @@ impl HttpSpan {
     pub fn sampled_ids(&self) -> Option<(String, String)> {
         let context = &self.context;
         context.is_sampled().then(|| (context.trace_id().to_string(), context.span_id().to_string()))
+    }
+
+    /// What an exemplar needs to lead here, if the span is sampled.
+    pub(crate) fn link(&self) -> Option<SpanLink> {
+        let context = &self.context;
+        context.is_sampled().then(|| SpanLink { trace_id: context.trace_id(), span_id: context.span_id() })
     }
 
     pub(super) fn context(&self) -> &SpanContext {

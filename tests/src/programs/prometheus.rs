@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use xtask::programs::Program;
 
-use super::{Process, encode, free_addresses, ok};
+use super::{PATIENCE, Process, encode, free_addresses, ok, poll};
 use crate::client::Client;
 use crate::exposition::Labels;
 
@@ -26,7 +26,8 @@ pub type Series = (Labels, f64);
 impl Prometheus {
     /// Starts it with `otel-collector/prometheus/prometheus.yaml`, in which targets are replaced and intervals
     /// shortened. `targets` gives each job's addresses; jobs that are not in it are left out, and jobs that only
-    /// `targets` has are plain ones. `rules` says whether the rules beside the file are evaluated.
+    /// `targets` has are plain ones. `rules` says whether the rules beside the file are evaluated. Each target has
+    /// been scraped once when this returns.
     pub async fn start(targets: &BTreeMap<&str, Vec<SocketAddr>>, rules: bool) -> Prometheus {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../otel-collector/prometheus");
         let text =
@@ -58,7 +59,14 @@ impl Prometheus {
         let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
         let mut process = Process::start(Program::Prometheus, "prometheus", &files, &arguments);
         process.wait_for(address, "/-/ready").await;
-        Prometheus { _process: process, client: Client::new(address) }
+        let prometheus = Prometheus { _process: process, client: Client::new(address) };
+        // Prometheus begins to scrape some seconds after it is ready; what is gone by then it would never see.
+        let up = targets.values().map(Vec::len).sum::<usize>();
+        poll("the first scrape of every target", PATIENCE, async || {
+            (prometheus.query("up == 1").await.len() == up).then_some(())
+        })
+        .await;
+        prometheus
     }
 
     async fn api(&self, path: &str) -> Value {

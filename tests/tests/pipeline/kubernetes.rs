@@ -36,7 +36,7 @@ fn of_kind(kind: &str) -> Vec<Value> {
     found
 }
 
-fn list<'a>(value: &'a Value) -> impl Iterator<Item = &'a Value> {
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 

@@ -134,7 +134,7 @@ async fn both_paths_answer_directly_and_in_the_format_that_their_header_names() 
 #[tokio::test]
 async fn the_official_python_parser_reads_both_formats() {
     let Some(python) = python_with("prometheus_client") else { return };
-    let server = Options::new(&tiny_model()).start().await;
+    let server = crate::parity::everything().start().await;
     server.client().post(CHAT, &chat(4)).await;
     for (module, accept) in [
         ("prometheus_client.parser", "text/plain"),
@@ -240,7 +240,7 @@ async fn time_to_first_token_is_what_clients_measure() {
 }
 
 /// What must hold of any scrape of an idle server.
-fn check_books(gaps: &mut Gaps, scrape: &Scrape, requests: f64) {
+pub(crate) fn check_books(gaps: &mut Gaps, scrape: &Scrape, requests: f64) {
     gaps.equal("ended requests", scrape.value(SUCCESS, &[]), requests);
     for name in
         ["vllm:e2e_request_latency_seconds", "vllm:request_prompt_tokens", "vllm:request_generation_tokens"]
@@ -264,11 +264,14 @@ async fn the_books_balance_over_finished_stopped_aborted_queued_and_refused_requ
     let client = server.client();
     let requests = (0..24u64).map(|index| async move {
         let prompt = "hello world ".repeat(1 + index as usize % 5);
-        let request = with(completion(4 + index), json!({"prompt": prompt, "stream": true}));
+        // Those who leave ask for so much that the server cannot be done before it learns of it.
+        let tokens = if index % 4 == 0 { 2000 } else { 4 + index };
+        let request = with(completion(tokens), json!({"prompt": prompt, "stream": true}));
         match index % 4 {
             0 => {
-                // Leaves after its first chunk.
-                let mut stream = client.stream(COMPLETIONS, &[], &request).await;
+                // Leaves after its first chunk, long before it could end.
+                let long = with(request, json!({"max_tokens": 2000}));
+                let mut stream = client.stream(COMPLETIONS, &[], &long).await;
                 stream.next().await;
                 1
             }

@@ -25,6 +25,7 @@ use super::{
     Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteDetail, ExecuteTimes,
     WeightSource,
 };
+use crate::kernels::rope::reference::frequencies;
 use crate::program::{OpKind, Program, Rows, WeightId};
 
 mod attention;
@@ -109,7 +110,7 @@ struct Memory {
     single_ops: Vec<Stage>,
     /// Weights of matrix products and embeddings.
     matrices: Vec<Option<PackedWeight>>,
-    /// Weights of norms.
+    /// Weights of norms, and biases.
     vectors: Vec<Option<Vec<f32>>>,
     buffers: Vec<SharedBuffer>,
     caches: Vec<KvCache>,
@@ -125,6 +126,7 @@ struct Memory {
 struct RopeAngles {
     rotary: usize,
     base: f32,
+    factors: Option<WeightId>,
     frequencies: Vec<f32>,
     /// `[row][rotary]`: cosines, then sines.
     table: SharedBuffer,
@@ -184,15 +186,19 @@ impl Memory {
                     let weight = &program.weights[id.0];
                     matrices[id.0] = Some(PackedWeight::new(weight, weights.weight(id), threads)?);
                 }
-                OpKind::RmsNorm { weight: id, .. } => vectors[id.0] = Some(vector(program, weights, id)?),
-                OpKind::Rope { rotary, base, .. }
-                    if !angles.iter().any(|angles| angles.is_for(rotary, base)) =>
+                OpKind::RmsNorm { weight: id, .. } | OpKind::AddBias { bias: id, .. } => {
+                    vectors[id.0] = Some(vector(program, weights, id)?)
+                }
+                OpKind::Rope { rotary, base, factors, .. }
+                    if !angles.iter().any(|angles| angles.is_for(rotary, base, factors)) =>
                 {
+                    let values = factors.map(|id| vector(program, weights, id)).transpose()?;
                     let len = size(&op.name, &[limits.max_tokens, rotary])?;
                     angles.push(RopeAngles {
                         rotary,
                         base,
-                        frequencies: rows::rope_frequencies(rotary, base),
+                        factors,
+                        frequencies: frequencies(rotary, base, values.as_deref()),
                         table: SharedBuffer::new(&op.name, len)?,
                     });
                 }
@@ -225,12 +231,12 @@ impl Memory {
 }
 
 impl RopeAngles {
-    fn is_for(&self, rotary: usize, base: f32) -> bool {
-        self.rotary == rotary && self.base.to_bits() == base.to_bits()
+    fn is_for(&self, rotary: usize, base: f32, factors: Option<WeightId>) -> bool {
+        self.factors == factors && self.rotary == rotary && self.base.to_bits() == base.to_bits()
     }
 }
 
-/// A norm's weight as `f32`.
+/// The weight of a norm, a bias or the factors of a rotation as `f32`.
 fn vector(program: &Program, weights: &dyn WeightSource, id: WeightId) -> Result<Vec<f32>, DeviceError> {
     let (weight, stored) = (&program.weights[id.0], weights.weight(id));
     if stored.len() != weight.bytes() {
@@ -281,9 +287,11 @@ impl Device for CpuDevice {
         detail.forward = Some((started, ended));
         let (program, shape) = (&self.memory.program, batch.shape());
         let mut from = started;
-        for (op, to) in self.scratch[0].ticks.iter().enumerate() {
-            detail.push(program, op, shape, from, *to - from);
-            from = *to;
+        for op in 0..program.ops.len() {
+            // A thread that was put aside saw the op's end late; the first to see it is right.
+            let to = self.scratch.iter().map(|scratch| scratch.ticks[op]).min().unwrap_or(from);
+            detail.push(program, op, shape, from, to - from);
+            from = to;
         }
         Ok(ExecuteTimes { forward: Some(ended - started) })
     }

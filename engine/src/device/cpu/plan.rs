@@ -108,7 +108,7 @@ fn alone(program: &Program, index: usize, op: &Op) -> Work {
         | OpKind::RmsNorm { out, .. }
         | OpKind::SiluMul { out, .. }
         | OpKind::GatherRows { out, .. } => by_row(out),
-        OpKind::Rope { buffer, .. } => by_row(buffer),
+        OpKind::Rope { buffer, .. } | OpKind::AddBias { buffer, .. } => by_row(buffer),
         OpKind::StoreKv { key, .. } => by_row(key),
     }
 }

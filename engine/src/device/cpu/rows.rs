@@ -34,7 +34,7 @@ pub(super) fn lane_sum<L: Lanes>(values: &[f32], map: impl Fn(f32, f32) -> f32) 
     lanes[0]
 }
 
-/// `out = input / sqrt(mean(input²) + epsilon) · weight`; no `input` means that `out` holds it.
+/// `out = input / sqrt(mean(input²) + epsilon) · weight` for each run as wide as the weight; no `input` means that `out` holds it.
 pub(super) struct RmsNorm<'a> {
     pub(super) input: Option<&'a [f32]>,
     pub(super) weight: &'a [f32],
@@ -54,6 +54,23 @@ impl Kernel for RmsNorm<'_> {
             let scale = 1.0 / (squares / width as f32 + self.epsilon).sqrt();
             for (value, weight) in row.iter_mut().zip(self.weight) {
                 *value = *value * scale * weight;
+            }
+        }
+    }
+}
+
+/// `values[r] += bias`.
+pub(super) struct AddBias<'a> {
+    pub(super) values: &'a mut [f32],
+    pub(super) bias: &'a [f32],
+}
+
+impl Kernel for AddBias<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        for row in self.values.chunks_exact_mut(self.bias.len()) {
+            for (value, bias) in row.iter_mut().zip(self.bias) {
+                *value += bias;
             }
         }
     }
@@ -122,11 +139,6 @@ impl Kernel for Rope<'_> {
             }
         }
     }
-}
-
-/// Turns per position of each pair: `base^(−2i / rotary)`.
-pub(super) fn rope_frequencies(rotary: usize, base: f32) -> Vec<f32> {
-    (0..rotary / 2).map(|pair| base.powf(-2.0 * pair as f32 / rotary as f32)).collect()
 }
 
 /// The angles of rows at `positions`: for each row the cosines of all pairs, then the sines.

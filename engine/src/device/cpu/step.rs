@@ -10,7 +10,7 @@ use super::attention::{AttendChunk, CHUNK, Merge, Partials, TILE_ROWS, Tile};
 use super::matmul::{MatMulOut, MatMulScratch, matmul_panel};
 use super::packed::PackedWeight;
 use super::plan::{Pass, Stage, Work};
-use super::rows::{RmsNorm, Rope, SiluMul, embed, rope_angles};
+use super::rows::{AddBias, RmsNorm, Rope, SiluMul, embed, rope_angles};
 use super::team::Peers;
 use super::{Memory, PARTIALS};
 use crate::device::Batch;
@@ -186,8 +186,14 @@ impl Step<'_> {
                 let out = unsafe { self.write(out, rows) };
                 memory.level.run(RmsNorm { input: source, weight, epsilon, out });
             }
-            OpKind::Rope { buffer, num_heads, head_size, rotary, base, style } => {
-                let angles = memory.angles.iter().find(|angles| angles.is_for(rotary, base));
+            OpKind::AddBias { buffer, bias } => {
+                let bias = memory.vectors[bias.0].as_ref().expect("opening reads every bias");
+                // SAFETY: the unit's rows.
+                let values = unsafe { self.write(buffer, rows) };
+                memory.level.run(AddBias { values, bias });
+            }
+            OpKind::Rope { buffer, num_heads, head_size, rotary, base, factors, style } => {
+                let angles = memory.angles.iter().find(|angles| angles.is_for(rotary, base, factors));
                 let table = &angles.expect("opening makes a table for every rotation").table;
                 // SAFETY: written before the first stage.
                 let angles = unsafe { table.read(rows.start * rotary..rows.end * rotary) };

@@ -11,12 +11,12 @@ use wgpu::{BindGroup, Buffer, BufferUsages, ComputePipeline};
 use super::gpu::{Gpu, Options};
 use super::shader::{Access, Variant, Work, fold, stride};
 use super::step::{HEADER_WORDS, capacity};
-use super::weights::{Weights, uniform};
+use super::weights::{Weights, dequantized_vector, uniform};
 use crate::device::{DeviceError, DeviceLimits, WeightSource};
 use crate::kernels::attention::reference::AttentionShape;
 use crate::kernels::rope::RopeTable;
-use crate::kernels::{attention, embed, gather_rows, matmul, rms_norm, rope, silu_mul, store_kv};
-use crate::program::{BufferId, OpKind, Program, Rows};
+use crate::kernels::{add_bias, attention, embed, gather_rows, matmul, rms_norm, rope, silu_mul, store_kv};
+use crate::program::{BufferId, OpKind, Program, Rows, WeightId};
 
 /// One op, or the part of it that one part of its weight takes.
 pub(super) struct Dispatch {
@@ -51,7 +51,7 @@ impl Plan {
         options: Options,
     ) -> Result<(Plan, [Phase; 2]), DeviceError> {
         let started = Instant::now();
-        let ropes = rope_tables(program);
+        let ropes = rope_tables(program, source)?;
         let step_bytes = 4 * capacity(limits, &ropes) as u64;
         let usage = BufferUsages::STORAGE | BufferUsages::UNIFORM | BufferUsages::COPY_DST;
         let step = gpu.bound("the data of a step", step_bytes, usage, options)?;
@@ -161,6 +161,7 @@ impl Builder<'_> {
         let mapping = options.mapping;
         let width = |id: BufferId| program.buffers[id.0].width;
         let rows = |id: BufferId| program.buffers[id.0].rows;
+        let columns = |id: WeightId| program.weights[id.0].columns;
         let activation = |id: BufferId| plan.activations[id.0].clone();
         let draft = match *kind {
             OpKind::Embed { table, out } => {
@@ -200,13 +201,24 @@ impl Builder<'_> {
             }
             OpKind::RmsNorm { input, weight, out, epsilon } => Draft {
                 rows: rows(input),
-                variants: rms_norm::variants(mapping),
-                params: rms_norm::params(width(input), rows(input), epsilon),
+                variants: rms_norm::variants(mapping, width(input) / columns(weight)),
+                params: rms_norm::params(
+                    columns(weight),
+                    width(input) / columns(weight),
+                    rows(input),
+                    epsilon,
+                ),
                 buffers: vec![activation(input), weights.vector(weight)?, activation(out)],
             },
+            OpKind::AddBias { buffer, bias } => Draft {
+                rows: rows(buffer),
+                variants: add_bias::variants(width(buffer)),
+                params: add_bias::params(width(buffer), rows(buffer)),
+                buffers: vec![activation(buffer), weights.vector(bias)?],
+            },
             OpKind::Rope { rotary: 0, .. } => return Ok(Vec::new()),
-            OpKind::Rope { buffer, num_heads, head_size, rotary, base, style } => {
-                let tables = plan.ropes.iter().take_while(|table| !table.serves(rotary, base));
+            OpKind::Rope { buffer, num_heads, head_size, rotary, base, factors, style } => {
+                let tables = plan.ropes.iter().take_while(|table| !table.serves(rotary, base, factors));
                 let words_before = tables.map(RopeTable::words).sum();
                 Draft {
                     rows: rows(buffer),
@@ -299,14 +311,18 @@ fn row_capacity(rows: Rows, limits: &DeviceLimits) -> u64 {
     }
 }
 
-fn rope_tables(program: &Program) -> Vec<RopeTable> {
+fn rope_tables(program: &Program, source: &dyn WeightSource) -> Result<Vec<RopeTable>, DeviceError> {
     let mut tables: Vec<RopeTable> = Vec::new();
     for op in &program.ops {
-        if let OpKind::Rope { rotary, base, .. } = op.kind
-            && !tables.iter().any(|table| table.serves(rotary, base))
+        if let OpKind::Rope { rotary, base, factors, .. } = op.kind
+            && !tables.iter().any(|table| table.serves(rotary, base, factors))
         {
-            tables.push(RopeTable::new(rotary, base));
+            let values = factors
+                .map(|id| dequantized_vector(&program.weights[id.0], source.weight(id)))
+                .transpose()?;
+            let factors = factors.zip(values.as_deref());
+            tables.push(RopeTable::new(rotary, base, factors));
         }
     }
-    tables
+    Ok(tables)
 }

@@ -64,7 +64,7 @@ mod tests {
             max_sequences: 2,
             max_blocks_per_sequence: 2,
         };
-        let ropes = [RopeTable::new(6, 100.0)];
+        let ropes = [RopeTable::new(6, 100.0, None)];
         let batch = Batch {
             tokens: vec![5, 6, 7],
             positions: vec![4, 5, 7],

@@ -7,7 +7,7 @@ use super::testing::{MAPPINGS, Random, Rig, Stored, assert_close, own_gpu, share
 use crate::device::{Batch, BatchSequence, Device, DeviceError, DeviceLimits, ExecuteDetail};
 use crate::kernels::attention::reference::AttentionShape;
 use crate::kernels::reference_device::ReferenceDevice;
-use crate::kernels::{attention, embed, gather_rows, matmul, rms_norm, rope, silu_mul, store_kv};
+use crate::kernels::{add_bias, attention, embed, gather_rows, matmul, rms_norm, rope, silu_mul, store_kv};
 use crate::program::{Buffer, BufferId, Op, OpKind, Program, RopeStyle, Rows, Weight, WeightId};
 use crate::tensor_type::TensorType;
 
@@ -64,6 +64,7 @@ fn llama(sizes: Sizes, formats: &[TensorType]) -> Program {
             head_size,
             rotary: head_size / 2 * 2,
             base: 10_000.0,
+            factors: None,
             style: RopeStyle::Pairs,
         };
         let attention = [
@@ -361,10 +362,15 @@ fn a_wrong_number_of_stored_bytes_is_an_error() {
 /// Every kernel in every form that exists.
 fn every_kernel() -> Vec<Kernel> {
     let software = [true, false].map(|shuffle| Mapping::Software { shuffle });
-    let mut variants =
-        vec![rope::variants(3, 8), store_kv::variants(33), silu_mul::variants(33), gather_rows::variants(33)];
+    let mut variants = vec![
+        rope::variants(3, 8),
+        store_kv::variants(33),
+        silu_mul::variants(33),
+        gather_rows::variants(33),
+        add_bias::variants(33),
+    ];
     for mapping in software.into_iter().chain([Mapping::Hardware]) {
-        variants.push(rms_norm::variants(mapping));
+        variants.push(rms_norm::variants(mapping, 3));
         for format in TensorType::ALL {
             variants.push(embed::variants(format, 64));
             variants.push(matmul::variants(format, 65, mapping));

@@ -74,16 +74,22 @@ pub(super) fn upload(
     Ok(parts)
 }
 
-/// Uploads the vector of a norm, as `f32`.
+/// The values of a vector.
+pub(super) fn dequantized_vector(weight: &Weight, stored: &[u8]) -> Result<Vec<f32>, DeviceError> {
+    check_length(weight, stored)?;
+    let mut values = vec![0.0f32; weight.rows * weight.columns];
+    weight.format.dequantize(stored, &mut values);
+    Ok(values)
+}
+
+/// Uploads the vector of a norm or a bias, as `f32`.
 pub(super) fn upload_vector(
     gpu: &Gpu,
     weight: &Weight,
     stored: &[u8],
     options: Options,
 ) -> Result<wgpu::Buffer, DeviceError> {
-    check_length(weight, stored)?;
-    let mut values = vec![0.0f32; weight.rows * weight.columns];
-    weight.format.dequantize(stored, &mut values);
+    let values = dequantized_vector(weight, stored)?;
     let buffer = gpu.storage(&weight.name, (values.len() * 4) as u64, options)?;
     gpu.queue.write_buffer(&buffer, 0, bytemuck::cast_slice(&values));
     gpu.check()?;
@@ -136,7 +142,7 @@ impl<'a> Weights<'a> {
         Ok(self.matrices[id.0].as_deref().unwrap_or_default())
     }
 
-    /// The vector of a norm.
+    /// The vector of a norm or a bias.
     pub(super) fn vector(&self, id: WeightId) -> Result<wgpu::Buffer, DeviceError> {
         upload_vector(self.gpu, &self.declared[id.0], self.source.weight(id), self.options)
     }

@@ -1,4 +1,4 @@
-//! The `rms_norm` op: a workgroup for each row.
+//! The `rms_norm` op: a workgroup for each row, or for each of the runs that a row is normed in.
 
 use crate::device::wgpu::shader::{Access, Kernel, Mapping, Variant, Work, logits_flag, stride};
 use crate::program::Rows;
@@ -8,7 +8,7 @@ pub mod reference;
 mod tests;
 
 /// The dispatch. Binds the input, the weight as `f32` and the output, which may be the input.
-pub(crate) fn variants(mapping: Mapping) -> Vec<Variant> {
+pub(crate) fn variants(mapping: Mapping, runs: usize) -> Vec<Variant> {
     let workgroup = if mapping == Mapping::Hardware { 128 } else { 8 };
     let kernel = Kernel::new(
         "rms_norm",
@@ -16,10 +16,10 @@ pub(crate) fn variants(mapping: Mapping) -> Vec<Variant> {
         &[("WORKGROUP", workgroup)],
         &[include_str!("rms_norm.wgsl")],
     );
-    Variant::only(kernel, Work::Groups { per_rows: 1, rows: 1 })
+    Variant::only(kernel, Work::Groups { per_rows: runs as u64, rows: 1 })
 }
 
-/// Parameters for rows of this width.
-pub(crate) fn params(width: usize, rows: Rows, epsilon: f32) -> Vec<u32> {
-    vec![width as u32, stride(width) as u32, logits_flag(rows), epsilon.to_bits()]
+/// Parameters for rows of as many runs of this width.
+pub(crate) fn params(width: usize, runs: usize, rows: Rows, epsilon: f32) -> Vec<u32> {
+    vec![width as u32, stride(runs * width) as u32, logits_flag(rows), epsilon.to_bits(), runs as u32]
 }

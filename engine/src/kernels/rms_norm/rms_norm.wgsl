@@ -1,10 +1,11 @@
-// One workgroup for each row: sum of squares by a tree in workgroup memory, then the scaled row.
+// One workgroup for each run of a row: sum of squares by a tree in workgroup memory, then the scaled run.
 
 struct Params {
     width: u32,
     stride: u32,
     logits: u32,
     epsilon: f32,
+    runs: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -20,11 +21,12 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    let row = linear_workgroup(group, groups);
+    let index = linear_workgroup(group, groups);
+    let row = index / params.runs;
     if (row >= row_count(params.logits)) {
         return;
     }
-    let start = row * params.stride;
+    let start = row * params.stride + index % params.runs * params.width;
     var sum = 0.0;
     for (var i = local; i < params.width; i += WORKGROUP) {
         let value = input[start + i];

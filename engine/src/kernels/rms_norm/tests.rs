@@ -59,3 +59,27 @@ fn folded_dispatches_miss_nothing_and_write_nothing_else() {
         check(9, rows, TensorType::F32, 1, 7);
     }
 }
+
+#[test]
+fn narrow_weights_norm_each_run_of_a_row_on_its_own() {
+    let mut random = Random::new(13);
+    for (width, runs, rows) in [(7, 3, 5), (16, 1, 2), (32, 9, 3), (5, 2, 1)] {
+        let (input, out) = (BufferId(0), BufferId(1));
+        let kind = OpKind::RmsNorm { input, weight: WeightId(0), out, epsilon: EPSILON };
+        let buffers = vec![tokens("input", runs * width), tokens("out", runs * width)];
+        let program = one_op(kind, buffers, vec![weight(TensorType::F32, 1, width)]);
+        let scale = random.values(width);
+        let stored = Stored(vec![scale.iter().flat_map(|value| value.to_le_bytes()).collect()]);
+        let input = random.values(rows * runs * width);
+        let mut expected = vec![0.0; input.len()];
+        rms_norm(&input, &scale, EPSILON, &mut expected);
+        for mapping in MAPPINGS {
+            let Some(mut rig) = Rig::mapped(&program, &stored, limits_for(rows), mapping) else { return };
+            rig.poison(1);
+            rig.write(0, &input);
+            rig.run(&one_sequence(rows, 16));
+            let what = format!("{rows} rows of {runs} runs of {width}, {mapping:?}");
+            assert_close(&what, &rig.read(1, rows), &expected, &vec![1.0; expected.len()], 3e-6);
+        }
+    }
+}

@@ -1,30 +1,31 @@
 //! The `rope` op: a thread for each pair, with cosines and sines from the host.
 
 use crate::device::wgpu::shader::{Access, ELEMENTS, Kernel, Variant, Work, stride};
-use crate::program::RopeStyle;
+use crate::program::{RopeStyle, WeightId};
 
 pub mod reference;
 #[cfg(test)]
 mod tests;
 
-/// The cosines and sines of one pair of `rotary` and `base`, shared by all ops that have both.
+/// The cosines and sines of one kind of rotation, shared by all ops that have it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RopeTable {
     rotary: usize,
     base: f32,
+    factors: Option<WeightId>,
     frequencies: Vec<f32>,
 }
 
 impl RopeTable {
-    /// Frequencies as the reference computes them.
-    pub(crate) fn new(rotary: usize, base: f32) -> RopeTable {
-        let frequencies = (0..rotary / 2).map(|pair| base.powf(-2.0 * pair as f32 / rotary as f32)).collect();
-        RopeTable { rotary, base, frequencies }
+    /// For factors, their weight and its values.
+    pub(crate) fn new(rotary: usize, base: f32, factors: Option<(WeightId, &[f32])>) -> RopeTable {
+        let frequencies = reference::frequencies(rotary, base, factors.map(|(_, values)| values));
+        RopeTable { rotary, base, factors: factors.map(|(id, _)| id), frequencies }
     }
 
     /// Whether it is the table of an op with these.
-    pub(crate) fn serves(&self, rotary: usize, base: f32) -> bool {
-        self.rotary == rotary && self.base == base
+    pub(crate) fn serves(&self, rotary: usize, base: f32, factors: Option<WeightId>) -> bool {
+        self.rotary == rotary && self.base == base && self.factors == factors
     }
 
     /// Words it takes for one row.

@@ -1,13 +1,14 @@
-use super::reference::rope;
+use super::reference::{frequencies, rope};
 use crate::device::wgpu::testing::{
-    Random, Rig, Stored, assert_close, limits_for, one_op, one_sequence, tokens,
+    Random, Rig, Stored, assert_close, limits_for, one_op, one_sequence, tokens, weight,
 };
-use crate::program::{BufferId, Op, OpKind, Program, RopeStyle};
+use crate::program::{BufferId, Op, OpKind, Program, RopeStyle, WeightId};
+use crate::tensor_type::TensorType;
 
 const BASE: f32 = 10_000.0;
 
 fn program(num_heads: usize, head_size: usize, rotary: usize, base: f32, style: RopeStyle) -> Program {
-    let kind = OpKind::Rope { buffer: BufferId(0), num_heads, head_size, rotary, base, style };
+    let kind = OpKind::Rope { buffer: BufferId(0), num_heads, head_size, rotary, base, factors: None, style };
     one_op(kind, vec![tokens("values", num_heads * head_size)], vec![])
 }
 
@@ -24,7 +25,7 @@ fn check(num_heads: usize, head_size: usize, rotary: usize, rows: usize, max_wor
         batch.sequences[0].context_len += 100_003;
         batch.block_tables = vec![0; 10_000];
         let mut expected = values.clone();
-        rope(&mut expected, &batch.positions, num_heads, head_size, rotary, BASE, style);
+        rope(&mut expected, &batch.positions, num_heads, head_size, &frequencies(rotary, BASE, None), style);
         let Some(mut rig) = Rig::folded(&program, &Stored(vec![]), limits, max_workgroups) else { return };
         rig.poison(0);
         rig.write(0, &values);
@@ -70,6 +71,7 @@ fn two_bases_in_one_program_each_use_their_own_table() {
             head_size: 8,
             rotary: 6,
             base: 77.0,
+            factors: None,
             style: RopeStyle::Halves,
         },
     });
@@ -83,8 +85,30 @@ fn two_bases_in_one_program_each_use_their_own_table() {
         rig.write(id, &values);
         rig.run(&batch);
         let mut expected = values.clone();
-        rope(&mut expected, &batch.positions, 3, 8, rotary, base, RopeStyle::Halves);
+        rope(&mut expected, &batch.positions, 3, 8, &frequencies(rotary, base, None), RopeStyle::Halves);
         let all: Vec<f32> = rig.read(id, 5);
         assert_close("table", &all, &expected, &vec![1.0; expected.len()], 1e-6);
     }
+}
+
+#[test]
+fn factors_divide_the_frequencies() {
+    let mut random = Random::new(9);
+    let mut program = program(2, 8, 8, BASE, RopeStyle::Pairs);
+    let factors = [1.0, 2.5, 8.0, 32.0];
+    program.weights.push(weight(TensorType::F32, 1, 4));
+    for op in &mut program.ops {
+        let OpKind::Rope { factors, .. } = &mut op.kind else { unreachable!("a program of one rope") };
+        *factors = Some(WeightId(0));
+    }
+    let stored = Stored(vec![factors.iter().flat_map(|factor: &f32| factor.to_le_bytes()).collect()]);
+    let values = random.values(9 * 16);
+    let mut expected = values.clone();
+    let batch = one_sequence(9, 16);
+    rope(&mut expected, &batch.positions, 2, 8, &frequencies(8, BASE, Some(&factors)), RopeStyle::Pairs);
+    let Some(mut rig) = Rig::open(&program, &stored, limits_for(9)) else { return };
+    rig.poison(0);
+    rig.write(0, &values);
+    rig.run(&batch);
+    assert_close("factors", &rig.read(0, 9), &expected, &vec![1.0; expected.len()], 1e-6);
 }

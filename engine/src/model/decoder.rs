@@ -1,0 +1,191 @@
+//! What the architectures have in common: a decoder of pre-normalised layers with rotary positions,
+//! grouped-query attention and a gated feed-forward network.
+//!
+//! A [`Decoder`] has the hyperparameters and the buffers of such a model, and a method for each step that its
+//! layers take; an architecture's module says which steps those are, in which order. Weights are named as
+//! GGUF names them, ops as traces show them.
+
+use std::ops::Range;
+
+use super::Built;
+use super::builder::ProgramBuilder;
+use super::settings::Settings;
+use crate::gguf::GgufFile;
+use crate::program::{BufferId, OpKind, RopeStyle, Rows, WeightId};
+
+/// A model in the making.
+pub(super) struct Decoder<'a> {
+    program: ProgramBuilder<'a>,
+    pub(super) settings: Settings,
+    pub(super) buffers: Buffers,
+    embedding: WeightId,
+    vocabulary: usize,
+}
+
+/// The buffers that layers work in.
+#[derive(Clone, Copy)]
+pub(super) struct Buffers {
+    /// The residual stream.
+    hidden: BufferId,
+    normed: BufferId,
+    pub(super) query: BufferId,
+    pub(super) key: BufferId,
+    pub(super) value: BufferId,
+    /// What attention makes of the queries.
+    pub(super) attended: BufferId,
+    pub(super) gate: BufferId,
+    pub(super) up: BufferId,
+}
+
+/// How positions turn queries and keys.
+#[derive(Clone, Copy)]
+pub(super) struct Rope {
+    pub(super) style: RopeStyle,
+    pub(super) factors: Option<WeightId>,
+}
+
+impl<'a> Decoder<'a> {
+    /// Reads the hyperparameters and begins with the embedding.
+    pub(super) fn new(
+        file: &'a GgufFile,
+        architecture: &'static str,
+        vocabulary: usize,
+    ) -> Result<Decoder<'a>, super::ModelProblem> {
+        let settings = Settings::read(file, architecture)?;
+        let mut program = ProgramBuilder::new(file, architecture);
+        let query_width = settings.heads * settings.head_size;
+        let kv_width = settings.kv_heads * settings.head_size;
+        let mut buffer = |name, width| program.buffer(name, Rows::Tokens, width);
+        let buffers = Buffers {
+            hidden: buffer("hidden", settings.width),
+            normed: buffer("normed", settings.width),
+            query: buffer("query", query_width),
+            key: buffer("key", kv_width),
+            value: buffer("value", kv_width),
+            attended: buffer("attended", query_width),
+            gate: buffer("gate", settings.feed_forward),
+            up: buffer("up", settings.feed_forward),
+        };
+        let embedding = program.matrix("token_embd.weight", vocabulary, settings.width);
+        program.op("embed", OpKind::Embed { table: embedding, out: buffers.hidden });
+        Ok(Decoder { program, settings, buffers, embedding, vocabulary })
+    }
+
+    /// Factors of the rotation's frequencies, if the file has them.
+    pub(super) fn rope_factors(&mut self) -> Option<WeightId> {
+        const NAME: &str = "rope_freqs.weight";
+        self.program.has(NAME).then(|| self.program.vector(NAME, self.settings.rotary / 2))
+    }
+
+    /// A layer to add ops to.
+    pub(super) fn layer(&mut self, index: usize) -> Layer<'_, 'a> {
+        Layer { decoder: self, index }
+    }
+
+    /// Ends with the norm and the output matrix, over the rows whose logits are wanted: that matrix is the
+    /// largest of all. Without one of its own the output uses the embedding's.
+    pub(super) fn finish(self) -> Built {
+        let Decoder { mut program, settings, buffers, embedding, vocabulary } = self;
+        let Settings { width, epsilon, .. } = settings;
+        let last_hidden = program.buffer("last_hidden", Rows::Logits, width);
+        let last_normed = program.buffer("last_normed", Rows::Logits, width);
+        let logits = program.buffer("logits", Rows::Logits, vocabulary);
+        program.op("gather_rows", OpKind::GatherRows { input: buffers.hidden, out: last_hidden });
+        let weight = program.vector("output_norm.weight", width);
+        program.op("output_norm", OpKind::RmsNorm { input: last_hidden, weight, out: last_normed, epsilon });
+        const OUTPUT: &str = "output.weight";
+        let weight = if program.has(OUTPUT) { program.matrix(OUTPUT, vocabulary, width) } else { embedding };
+        program.op("logits", OpKind::MatMul { input: last_normed, weight, out: logits, accumulate: false });
+        program.finish(logits, settings.layers, settings.kv_heads, settings.head_size)
+    }
+}
+
+/// Adds one layer's ops. Every method takes the name of its op and, without `blk.N.` and `.weight`, of its
+/// tensor.
+pub(super) struct Layer<'d, 'a> {
+    decoder: &'d mut Decoder<'a>,
+    index: usize,
+}
+
+impl Layer<'_, '_> {
+    fn op(&mut self, name: &str, kind: OpKind) {
+        self.decoder.program.op(format!("layer.{}.{name}", self.index), kind);
+    }
+
+    fn tensor(&self, name: &str, what: &str) -> String {
+        format!("blk.{}.{name}.{what}", self.index)
+    }
+
+    /// Norms the residual stream for what follows.
+    pub(super) fn norm(&mut self, op: &str, tensor: &str) {
+        let Settings { width, epsilon, .. } = self.decoder.settings;
+        let Buffers { hidden, normed, .. } = self.decoder.buffers;
+        let weight = self.decoder.program.vector(&self.tensor(tensor, "weight"), width);
+        self.op(op, OpKind::RmsNorm { input: hidden, weight, out: normed, epsilon });
+    }
+
+    /// A product of the normed residual stream.
+    pub(super) fn project(&mut self, op: &str, tensor: &str, out: BufferId) {
+        let rows = self.decoder.program.width(out);
+        self.project_rows(op, tensor, 0..rows, rows, out);
+    }
+
+    /// A product with some rows of a matrix of `of` rows.
+    pub(super) fn project_rows(
+        &mut self,
+        op: &str,
+        tensor: &str,
+        rows: Range<usize>,
+        of: usize,
+        out: BufferId,
+    ) {
+        let (input, width) = (self.decoder.buffers.normed, self.decoder.settings.width);
+        let weight = self.decoder.program.matrix_rows(&self.tensor(tensor, "weight"), rows, of, width);
+        self.op(op, OpKind::MatMul { input, weight, out, accumulate: false });
+    }
+
+    /// Adds a bias to a buffer.
+    pub(super) fn bias(&mut self, op: &str, tensor: &str, buffer: BufferId) {
+        let width = self.decoder.program.width(buffer);
+        let bias = self.decoder.program.vector(&self.tensor(tensor, "bias"), width);
+        self.op(op, OpKind::AddBias { buffer, bias });
+    }
+
+    /// Norms each head of a buffer, in place.
+    pub(super) fn head_norm(&mut self, op: &str, tensor: &str, buffer: BufferId) {
+        let Settings { head_size, epsilon, .. } = self.decoder.settings;
+        let weight = self.decoder.program.vector(&self.tensor(tensor, "weight"), head_size);
+        self.op(op, OpKind::RmsNorm { input: buffer, weight, out: buffer, epsilon });
+    }
+
+    /// Turns queries and keys, remembers keys and values, and attends.
+    pub(super) fn attention(&mut self, rope: Rope) {
+        let Settings { heads, kv_heads, head_size, rotary, rope_base, .. } = self.decoder.settings;
+        let Buffers { query, key, value, attended, .. } = self.decoder.buffers;
+        let Rope { style, factors } = rope;
+        let layer = self.index;
+        for (op, buffer, num_heads) in [("query_rope", query, heads), ("key_rope", key, kv_heads)] {
+            self.op(
+                op,
+                OpKind::Rope { buffer, num_heads, head_size, rotary, base: rope_base, factors, style },
+            );
+        }
+        self.op("store_kv", OpKind::StoreKv { key, value, layer });
+        let scale = 1.0 / (head_size as f32).sqrt();
+        self.op("attention", OpKind::Attention { query, out: attended, layer, num_heads: heads, scale });
+    }
+
+    /// `silu(gate) · up`, into `gate`.
+    pub(super) fn silu_mul(&mut self) {
+        let Buffers { gate, up, .. } = self.decoder.buffers;
+        self.op("silu_mul", OpKind::SiluMul { gate, up, out: gate });
+    }
+
+    /// A product that is added to the residual stream.
+    pub(super) fn residual(&mut self, op: &str, tensor: &str, input: BufferId) {
+        let (hidden, columns) = (self.decoder.buffers.hidden, self.decoder.program.width(input));
+        let width = self.decoder.settings.width;
+        let weight = self.decoder.program.matrix(&self.tensor(tensor, "weight"), width, columns);
+        self.op(op, OpKind::MatMul { input, weight, out: hidden, accumulate: true });
+    }
+}
