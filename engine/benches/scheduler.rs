@@ -23,6 +23,7 @@ fn decoding() -> Scheduler {
         num_blocks: 2 * MAX_MODEL_LEN / 16,
         enable_prefix_caching: true,
         scheduling_policy: SchedulingPolicy::Fcfs,
+        kv_cache_metrics_sample: None,
         cost: Default::default(),
     });
     for id in 0..SEQUENCES as u64 {
@@ -33,6 +34,7 @@ fn decoding() -> Scheduler {
             priority: 0,
             arrival: Instant::now(),
             cache_salt: None,
+            siblings: None,
         };
         scheduler.submit(request, Instant::now());
     }

@@ -51,6 +51,10 @@ pub struct EngineConfig {
     pub enable_prefix_caching: bool,
     /// Order of the waiting queue.
     pub scheduling_policy: SchedulingPolicy,
+    /// Report how long KV blocks keep their contents.
+    pub kv_cache_metrics: bool,
+    /// Share of the blocks that are watched for it.
+    pub kv_cache_metrics_sample: f64,
 }
 
 impl Default for EngineConfig {
@@ -64,6 +68,8 @@ impl Default for EngineConfig {
             gpu_memory_utilization: 0.9,
             enable_prefix_caching: true,
             scheduling_policy: SchedulingPolicy::Fcfs,
+            kv_cache_metrics: false,
+            kv_cache_metrics_sample: 0.01,
         }
     }
 }
@@ -94,9 +100,13 @@ impl EngineConfig {
             in_range("--max-num-batched-tokens", self.max_num_batched_tokens, MAX_NUM_BATCHED_TOKENS)?;
         let block_size = in_range("--block-size", self.block_size, MAX_BLOCK_SIZE)?;
         let utilization = self.gpu_memory_utilization;
-        if !(utilization > 0.0 && utilization <= 1.0) {
-            let allowed = "more than 0, at most 1".to_owned();
-            return Err(ConfigError::new("--gpu-memory-utilization", utilization, allowed));
+        for (setting, share) in [
+            ("--gpu-memory-utilization", utilization),
+            ("--kv-cache-metrics-sample", self.kv_cache_metrics_sample),
+        ] {
+            if !(share > 0.0 && share <= 1.0) {
+                return Err(ConfigError::new(setting, share, "more than 0, at most 1".to_owned()));
+            }
         }
         let sizes = Sizes {
             weights: program.weight_bytes(),
@@ -122,6 +132,7 @@ impl EngineConfig {
             num_blocks: num_blocks.min(u32::MAX as usize / block_size),
             enable_prefix_caching: self.enable_prefix_caching,
             scheduling_policy: self.scheduling_policy,
+            kv_cache_metrics_sample: self.kv_cache_metrics.then_some(self.kv_cache_metrics_sample),
             cost: CostModel::new(program),
         })
     }
@@ -196,6 +207,8 @@ pub struct ResolvedConfig {
     pub enable_prefix_caching: bool,
     /// Order of the waiting queue.
     pub scheduling_policy: SchedulingPolicy,
+    /// Share of the KV blocks whose residency is watched; `None` watches none.
+    pub kv_cache_metrics_sample: Option<f64>,
     /// What a step costs, for its report.
     pub cost: CostModel,
 }
@@ -338,6 +351,8 @@ mod tests {
             (EngineConfig { block_size: 257, ..config() }, "--block-size"),
             (EngineConfig { gpu_memory_utilization: 0.0, ..config() }, "--gpu-memory-utilization"),
             (EngineConfig { gpu_memory_utilization: 1.1, ..config() }, "--gpu-memory-utilization"),
+            (EngineConfig { kv_cache_metrics_sample: 0.0, ..config() }, "--kv-cache-metrics-sample"),
+            (EngineConfig { kv_cache_metrics_sample: 1.5, ..config() }, "--kv-cache-metrics-sample"),
             (EngineConfig { gpu_memory_utilization: f64::NAN, ..config() }, "--gpu-memory-utilization"),
             (
                 EngineConfig { num_gpu_blocks_override: Some(usize::MAX), ..config() },

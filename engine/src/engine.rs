@@ -14,6 +14,7 @@
 //! [`FinishReason::Error`]: limpid_telemetry::observation::FinishReason::Error
 
 mod batch;
+mod sleep;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -24,10 +25,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::config::ResolvedConfig;
-use crate::device::Device;
+use crate::device::{Device, DeviceSource};
 use crate::request::{EngineRequest, RequestId, StepOutput};
 
 pub use batch::fill_batch;
+pub use sleep::{PauseMode, SleepLevel, SleepReply};
+
+/// Takes the answer to something that the engine thread was asked, on that thread; must not block. It is dropped
+/// without a call if the engine ends before.
+pub type Reply = Box<dyn FnOnce(bool) + Send>;
 
 /// A message to the engine thread.
 enum Command {
@@ -35,6 +41,16 @@ enum Command {
     Submit(EngineRequest),
     /// End a request.
     Abort(RequestId),
+    /// Forget every cached prefix.
+    ResetPrefixCache {
+        /// Preempt all running requests first.
+        preempt: bool,
+        done: Reply,
+    },
+    /// Give up the device, or only stand still.
+    Sleep(SleepLevel, PauseMode, SleepReply),
+    /// Open the device again and go on.
+    WakeUp(SleepReply),
     /// Abort everything, report it, and end the thread.
     Shutdown,
 }
@@ -43,6 +59,7 @@ enum Command {
 struct State {
     alive: AtomicBool,
     healthy: AtomicBool,
+    asleep: AtomicBool,
     /// Share of steps to look into, as the bits of an `f64`.
     step_trace_ratio: AtomicU64,
 }
@@ -57,7 +74,7 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
-    /// Starts the thread. `on_step` is called on it after every step, and must not block. A call without a
+    /// Starts the thread with a device that `source` opened, and will open again after a sleep. `on_step` is called on it after every step, and must not block. A call without a
     /// step behind it (times and tokens are 0) reports what happened between steps: aborts, refusals.
     ///
     /// # Panics
@@ -65,15 +82,17 @@ impl EngineHandle {
     pub fn start(
         config: ResolvedConfig,
         device: Box<dyn Device>,
+        source: Box<dyn DeviceSource>,
         on_step: impl FnMut(StepOutput) + Send + 'static,
     ) -> EngineHandle {
         let (commands, receiver) = mpsc::channel();
         let state = Arc::new(State {
             alive: AtomicBool::new(true),
             healthy: AtomicBool::new(true),
+            asleep: AtomicBool::new(false),
             step_trace_ratio: AtomicU64::new(0),
         });
-        let engine = step::Engine::new(&config, device, receiver, state.clone());
+        let engine = step::Engine::new(&config, device, source, receiver, state.clone());
         let ended = EndOfThread(state.clone());
         let thread = std::thread::Builder::new()
             .name("engine".to_owned())
@@ -99,6 +118,31 @@ impl EngineHandle {
     pub fn abort(&self, id: RequestId) {
         // An engine that has ended has no request to abort.
         let _ = self.commands.send(Command::Abort(id));
+    }
+
+    /// Forgets every cached prefix between two steps. Answers `false`, and nothing happens, while a request
+    /// holds a block; with `preempt` all running requests give theirs up first and are computed again.
+    pub fn reset_prefix_cache(&self, preempt: bool, done: Reply) {
+        // An engine that has ended has no cache, and drops the reply.
+        let _ = self.commands.send(Command::ResetPrefixCache { preempt, done });
+    }
+
+    /// Stands still, and gives up what `level` says, as soon as `mode` allows it. A sleeping engine takes requests
+    /// in and lets them wait. Sleeping deeper is possible without waking up; less deep is no change.
+    pub fn sleep(&self, level: SleepLevel, mode: PauseMode, done: SleepReply) {
+        // An engine that has ended drops the reply.
+        let _ = self.commands.send(Command::Sleep(level, mode, done));
+    }
+
+    /// Opens the device again and goes on with what waits. If it cannot be opened the engine stays asleep. An
+    /// engine that is awake has nothing to do.
+    pub fn wake_up(&self, done: SleepReply) {
+        let _ = self.commands.send(Command::WakeUp(done));
+    }
+
+    /// Whether the engine sleeps, at whatever level.
+    pub fn is_sleeping(&self) -> bool {
+        self.state.asleep.load(Ordering::Acquire)
     }
 
     /// From now on looks into this share of the steps, chosen by chance, which may make those steps slower and

@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use limpid_telemetry::observation::{
-    FinishReason, RequestEvent, RequestEventKind, StepDetail, StepFinished, StepPart, StepTimes,
+    BlockResidency, FinishReason, RequestEvent, RequestEventKind, StepDetail, StepFinished, StepPart,
+    StepTimes,
 };
+
+pub use crate::kv_cache::Siblings;
 
 /// Names a request inside the process. The caller makes them unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,6 +29,9 @@ pub struct EngineRequest {
     pub arrival: Instant,
     /// Keeps requests with different salts from sharing cached blocks.
     pub cache_salt: Option<Arc<str>>,
+    /// Shared by the choices of one request, which have one prompt: they share its blocks even where prefix
+    /// caching is off.
+    pub siblings: Option<Siblings>,
 }
 
 /// How tokens are chosen and when generation ends. Already validated by whoever builds it.
@@ -131,6 +137,8 @@ pub struct StepOutput {
     pub step: StepFinished,
     /// Outputs of the requests that have any.
     pub outputs: Vec<RequestOutput>,
+    /// KV blocks chosen for residency sampling that lost their contents, with `--kv-cache-metrics`.
+    pub evicted: Vec<BlockResidency>,
     /// Present on sampled steps; see [`crate::engine::EngineHandle::trace_steps`].
     pub trace: Option<Box<StepTrace>>,
 }

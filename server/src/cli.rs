@@ -9,6 +9,7 @@ use limpid_engine::config::{EngineConfig, SchedulingPolicy};
 use limpid_engine::device::DeviceChoice;
 use limpid_telemetry::{DetailedTraces, MetricsDialect, MetricsSettings, TelemetrySettings};
 
+use crate::frontend::AdmissionLimits;
 use crate::logging::{self, LogFormat};
 use crate::serve::{self, ServeOptions};
 use crate::{bench, demo, store};
@@ -106,6 +107,22 @@ pub struct ServeArgs {
     /// Do not reuse the KV cache of equal prompt beginnings
     #[arg(long)]
     pub no_enable_prefix_caching: bool,
+
+    /// Most requests that may be open at once, waiting ones included; more are answered with 503
+    #[arg(long, value_name = "COUNT")]
+    pub max_num_queued_reqs: Option<usize>,
+
+    /// Prompt tokens waiting for their first answer at which further requests are answered with 503
+    #[arg(long, value_name = "TOKENS")]
+    pub max_num_queued_tokens: Option<usize>,
+
+    /// Report how long KV cache blocks keep their contents
+    #[arg(long)]
+    pub kv_cache_metrics: bool,
+
+    /// Share of the blocks that are watched for it, more than 0 and at most 1
+    #[arg(long, value_name = "SHARE", default_value_t = EngineConfig::default().kv_cache_metrics_sample)]
+    pub kv_cache_metrics_sample: f64,
 
     /// Order of the waiting queue
     #[arg(long, value_name = "POLICY", value_enum, default_value_t = Policy::Fcfs)]
@@ -273,6 +290,10 @@ impl ServeArgs {
             },
             require_gpu: self.require_gpu,
             telemetry: self.telemetry_settings(),
+            admission: AdmissionLimits {
+                max_num_queued_reqs: self.max_num_queued_reqs,
+                max_num_queued_tokens: self.max_num_queued_tokens,
+            },
             log_stats_interval: Some(Duration::from_secs(self.log_stats_interval)),
             shutdown_timeout: Duration::from_secs(self.shutdown_timeout),
         }
@@ -291,6 +312,8 @@ impl ServeArgs {
                 Policy::Fcfs => SchedulingPolicy::Fcfs,
                 Policy::Priority => SchedulingPolicy::Priority,
             },
+            kv_cache_metrics: self.kv_cache_metrics,
+            kv_cache_metrics_sample: self.kv_cache_metrics_sample,
         }
     }
 
@@ -329,9 +352,9 @@ impl ServeArgs {
                 .unwrap_or_default(),
             show_hidden_metrics_for_version: self.show_hidden_metrics_for_version.clone(),
             disable_log_stats: self.disable_log_stats,
+            kv_cache_metrics: self.kv_cache_metrics,
             enable_mfu_metrics: self.enable_mfu_metrics,
             slo_inter_token: self.slo_inter_token_ms.map(Duration::from_millis),
-            ..MetricsSettings::default()
         }
     }
 }
@@ -399,7 +422,8 @@ mod tests {
         let args = serve(
             "m.gguf --max-model-len 100 --max-num-seqs 2 --max-num-batched-tokens 3 --block-size 4 \
              --num-gpu-blocks-override 5 --gpu-memory-utilization 0.5 --no-enable-prefix-caching \
-             --scheduling-policy priority --served-model-name a b --api-key k --api-key l",
+             --scheduling-policy priority --kv-cache-metrics --kv-cache-metrics-sample 0.25 \
+             --max-num-queued-reqs 6 --max-num-queued-tokens 7 --served-model-name a b --api-key k --api-key l",
         )
         .expect("all of them exist");
         assert_eq!((args.api_key.len(), args.model.as_deref()), (2, Some("m.gguf")));
@@ -413,8 +437,12 @@ mod tests {
             gpu_memory_utilization: 0.5,
             enable_prefix_caching: false,
             scheduling_policy: SchedulingPolicy::Priority,
+            kv_cache_metrics: true,
+            kv_cache_metrics_sample: 0.25,
         };
         assert_eq!(options.engine, expected);
+        let limits = AdmissionLimits { max_num_queued_reqs: Some(6), max_num_queued_tokens: Some(7) };
+        assert_eq!(options.admission, limits);
         assert_eq!(options.served_model_names, ["a", "b"]);
     }
 

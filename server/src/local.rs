@@ -8,6 +8,7 @@ use limpid_engine::config::EngineConfig;
 use limpid_engine::device::DeviceChoice;
 use limpid_telemetry::{DetailedTraces, TelemetrySettings};
 
+use crate::frontend::AdmissionLimits;
 use crate::serve::ServeOptions;
 use crate::store;
 
@@ -44,6 +45,7 @@ impl TargetArgs {
         collect_detailed_traces: Vec<DetailedTraces>,
     ) -> ServeOptions {
         ServeOptions {
+            admission: AdmissionLimits::default(),
             served_model_names: vec![file_name(&model_path)],
             model_path,
             host: "127.0.0.1".to_owned(),

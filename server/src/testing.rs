@@ -6,6 +6,7 @@ use std::time::Instant;
 use axum::Router;
 use limpid_engine::chat_template::TemplateError;
 use limpid_engine::device::DeviceInfo;
+use limpid_engine::engine::{PauseMode, Reply, SleepLevel, SleepReply};
 use limpid_engine::request::{
     EngineRequest, FinishReason, RequestEvent, RequestEventKind, RequestId, RequestOutput, SampledToken,
     StepFinished, StepOutput, StepTimes, TokenLogprobs,
@@ -15,7 +16,7 @@ use serde_json::{Map, Value};
 use tokio::task::JoinHandle;
 
 use crate::api::{AppParts, router};
-use crate::frontend::{Engine, Frontend, StepSink, TextModel, channel};
+use crate::frontend::{AdmissionLimits, Engine, Frontend, StepSink, TextModel, channel};
 
 /// A token is a byte; one more token ends the text.
 pub(crate) struct ByteModel;
@@ -76,18 +77,44 @@ impl TextModel for ByteModel {
 /// Remembers what it was asked.
 #[derive(Default)]
 pub(crate) struct RecordingEngine {
+    submitted: Mutex<Vec<EngineRequest>>,
     aborted: Mutex<Vec<RequestId>>,
 }
 
 impl RecordingEngine {
+    pub(crate) fn submitted(&self) -> Vec<EngineRequest> {
+        self.submitted.lock().expect("no panic").clone()
+    }
+
     pub(crate) fn aborted(&self) -> Vec<RequestId> {
         self.aborted.lock().expect("no panic").clone()
     }
 }
 
 impl Engine for RecordingEngine {
-    fn submit(&self, _request: EngineRequest) -> bool {
+    fn submit(&self, request: EngineRequest) -> bool {
+        self.submitted.lock().expect("no panic").push(request);
         true
+    }
+
+    fn reset_prefix_cache(&self, preempt: bool, done: Reply) {
+        done(preempt);
+    }
+
+    fn sleep(&self, _level: SleepLevel, mode: PauseMode, done: SleepReply) {
+        done(if mode == PauseMode::Wait {
+            Err("the engine is falling asleep already".into())
+        } else {
+            Ok(())
+        });
+    }
+
+    fn wake_up(&self, done: SleepReply) {
+        done(Ok(()));
+    }
+
+    fn is_sleeping(&self) -> bool {
+        false
     }
 
     fn abort(&self, id: RequestId) {
@@ -146,7 +173,7 @@ impl ScriptedEngine {
             apply: Default::default(),
         };
         if let Some(steps) = &*self.steps.lock().expect("no panic") {
-            steps.step(StepOutput { step, outputs: vec![output], trace: None });
+            steps.step(StepOutput { step, outputs: vec![output], evicted: Vec::new(), trace: None });
         }
     }
 }
@@ -187,6 +214,27 @@ impl Engine for ScriptedEngine {
         true
     }
 
+    /// Its cache is always in use.
+    fn reset_prefix_cache(&self, preempt: bool, done: Reply) {
+        done(preempt);
+    }
+
+    fn sleep(&self, _level: SleepLevel, mode: PauseMode, done: SleepReply) {
+        done(if mode == PauseMode::Wait {
+            Err("the engine is falling asleep already".into())
+        } else {
+            Ok(())
+        });
+    }
+
+    fn wake_up(&self, done: SleepReply) {
+        done(Ok(()));
+    }
+
+    fn is_sleeping(&self) -> bool {
+        false
+    }
+
     fn abort(&self, id: RequestId) {
         self.step(id, Vec::new(), None, Some(FinishReason::Abort));
         self.aborts.send_modify(|aborts| *aborts += 1);
@@ -204,6 +252,9 @@ impl Engine for ScriptedEngine {
 /// Context length of the toy model.
 pub(crate) const MAX_MODEL_LEN: usize = 64;
 
+/// Requests that the toy server lets in at once.
+pub(crate) const MAX_OPEN: usize = 6;
+
 /// The API over a scripted engine.
 pub(crate) struct ToyApi {
     pub(crate) router: Router,
@@ -218,8 +269,13 @@ impl ToyApi {
         let (telemetry, model_telemetry) = telemetry();
         let (steps, events) = channel();
         let engine = Arc::new(ScriptedEngine::new(steps));
-        let (frontend, frontend_task) =
-            Frontend::start(events, Arc::clone(&engine) as _, model_telemetry, Arc::new(ByteModel));
+        let (frontend, frontend_task) = Frontend::start(
+            events,
+            Arc::clone(&engine) as _,
+            model_telemetry,
+            Arc::new(ByteModel),
+            AdmissionLimits { max_num_queued_reqs: Some(MAX_OPEN), max_num_queued_tokens: None },
+        );
         let router = router(AppParts {
             frontend: frontend.clone(),
             telemetry: telemetry.clone(),

@@ -74,7 +74,6 @@ pub(crate) struct RequestFinished {
     pub(crate) num_cached_tokens: Option<u64>,
     pub(crate) num_generation_tokens: u64,
     pub(crate) max_tokens: u64,
-    pub(crate) n: u64,
     pub(crate) num_preemptions: u64,
     pub(crate) e2e: Duration,
     pub(crate) time_to_first_token: Option<Duration>,
@@ -95,6 +94,15 @@ pub(crate) struct RequestFinished {
     pub(crate) link: Option<SpanLink>,
 }
 
+/// The last choice of what a client sent as one request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ParentFinished {
+    /// Choices that the client asked for.
+    pub(crate) n: u64,
+    /// Tokens of the longest choice.
+    pub(crate) max_num_generation_tokens: u64,
+}
+
 /// Longest list of events kept for the spans of one request. Counts and intervals do not depend on it.
 const MAX_EVENTS: usize = 256;
 
@@ -105,7 +113,6 @@ pub(crate) struct Lifecycle {
     arrival: Instant,
     num_prompt_tokens: u64,
     max_tokens: u64,
-    n: u64,
     queued: Option<Instant>,
     first_scheduled: Option<Instant>,
     first_token: Option<Instant>,
@@ -131,7 +138,6 @@ impl Lifecycle {
             arrival: started.arrival,
             num_prompt_tokens: started.num_prompt_tokens,
             max_tokens: started.max_tokens,
-            n: started.params.n.unwrap_or(1),
             queued: None,
             first_scheduled: None,
             first_token: None,
@@ -243,7 +249,6 @@ impl Lifecycle {
             num_cached_tokens: self.num_cached_tokens,
             num_generation_tokens: self.num_generation_tokens,
             max_tokens: self.max_tokens,
-            n: self.n,
             num_preemptions: self.num_preemptions,
             e2e: outcome.now.saturating_duration_since(self.arrival),
             time_to_first_token: self.time_to_first_token,

@@ -486,10 +486,20 @@ impl ModelTelemetry {
     }
 
     /// Opens a request below its HTTP span.
-    pub fn request(&self, parent: Option<Arc<HttpSpan>>, started: RequestStarted) -> RequestGuard {
+    pub fn request(&self, http: Option<Arc<HttpSpan>>, started: RequestStarted) -> RequestGuard {
+        self.choices(http, started, 1).remove(0)
+    }
+
+    /// Opens a request whose answer has `num_choices` choices: one guard and one model span for each of them.
+    pub fn choices(
+        &self,
+        http: Option<Arc<HttpSpan>>,
+        started: RequestStarted,
+        num_choices: usize,
+    ) -> Vec<RequestGuard> {
         let inner = &self.inner;
-        let span = RequestSpan::start(&inner.tracing, parent.as_ref(), &inner.model_name, &started);
-        RequestGuard::new(self.clone(), span, parent, &started)
+        let span = || RequestSpan::start(&inner.tracing, http.as_ref(), &inner.model_name, &started);
+        RequestGuard::choices(self, &started, http.as_ref(), num_choices, span)
     }
 
     /// Takes in that sampled KV blocks lost their contents.

@@ -1,9 +1,13 @@
 //! One generation request: the guard that ends its span and counts it, whatever happens.
+//!
+//! A client that asks for several choices has one guard per choice, each a request of the engine with its own
+//! model span. What is true of all of them together is observed once, when the last one has ended.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Lifecycle, ParentFinished};
 use crate::observation::{FinishReason, RequestEvent, StepTimes};
 use crate::pipeline::ModelTelemetry;
 use crate::semconv;
@@ -95,6 +99,25 @@ pub struct RequestOutcome {
     pub error_type: Option<&'static str>,
 }
 
+/// What the choices of one client request have in common. It ends with the last of them.
+struct Parent {
+    model: ModelTelemetry,
+    n: u64,
+    max_num_generation_tokens: AtomicU64,
+}
+
+impl Drop for Parent {
+    fn drop(&mut self) {
+        let finished = ParentFinished {
+            n: self.n,
+            max_num_generation_tokens: *self.max_num_generation_tokens.get_mut(),
+        };
+        for dialect in self.model.dialects() {
+            dialect.parent_finished(&finished);
+        }
+    }
+}
+
 /// An open request. Dropping it without [`RequestGuard::finish`] ends it as aborted; there is no path on
 /// which a request disappears.
 pub struct RequestGuard {
@@ -102,20 +125,37 @@ pub struct RequestGuard {
     lifecycle: Lifecycle,
     /// `None` if nobody records it, or once it has ended.
     span: Option<RequestSpan>,
-    ended: bool,
+    /// `None` once it has ended.
+    parent: Option<Arc<Parent>>,
     /// Dropped after the model span ended, so that the HTTP span ends last.
-    parent: Option<Arc<HttpSpan>>,
+    http: Option<Arc<HttpSpan>>,
 }
 
 impl RequestGuard {
-    pub(crate) fn new(
-        model: ModelTelemetry,
-        span: Option<RequestSpan>,
-        parent: Option<Arc<HttpSpan>>,
+    /// One guard per choice; `span` opens the model span of the next one.
+    pub(crate) fn choices(
+        model: &ModelTelemetry,
         started: &RequestStarted,
-    ) -> RequestGuard {
-        let lifecycle = Lifecycle::new(started, span.is_some());
-        RequestGuard { model, lifecycle, span, ended: false, parent }
+        http: Option<&Arc<HttpSpan>>,
+        num_choices: usize,
+        mut span: impl FnMut() -> Option<RequestSpan>,
+    ) -> Vec<RequestGuard> {
+        let parent = Arc::new(Parent {
+            model: model.clone(),
+            n: started.params.n.unwrap_or(1),
+            max_num_generation_tokens: AtomicU64::new(0),
+        });
+        let guard = |_| {
+            let span = span();
+            RequestGuard {
+                model: model.clone(),
+                lifecycle: Lifecycle::new(started, span.is_some()),
+                span,
+                parent: Some(Arc::clone(&parent)),
+                http: http.cloned(),
+            }
+        };
+        (0..num_choices).map(guard).collect()
     }
 
     /// Text that was handed to the client. It goes nowhere unless content is captured.
@@ -150,9 +190,7 @@ impl RequestGuard {
     }
 
     fn end(&mut self, outcome: &RequestOutcome) {
-        if std::mem::replace(&mut self.ended, true) {
-            return;
-        }
+        let Some(parent) = self.parent.take() else { return };
         let span = self.span.take();
         let finished = self.lifecycle.finish(outcome, span.as_ref().and_then(RequestSpan::link));
         for dialect in self.model.dialects() {
@@ -162,11 +200,12 @@ impl RequestGuard {
             span.end(outcome, &finished, &self.lifecycle);
         }
         if outcome.reason == FinishReason::Error
-            && let Some(parent) = &self.parent
+            && let Some(http) = &self.http
         {
             // A stream's status code was sent long ago and says nothing of it.
-            parent.failed(outcome.error_type.unwrap_or(semconv::ERROR_OTHER));
+            http.failed(outcome.error_type.unwrap_or(semconv::ERROR_OTHER));
         }
+        parent.max_num_generation_tokens.fetch_max(finished.num_generation_tokens, Ordering::AcqRel);
     }
 }
 

@@ -146,6 +146,18 @@ pub trait Adapter: Send {
     ) -> Result<Box<dyn Device>, DeviceError>;
 }
 
+/// Opens the same device for the same model as often as it is asked to.
+pub trait DeviceSource: Send {
+    /// Uploads the weights and allocates everything anew.
+    ///
+    /// # Errors
+    /// As [`Adapter::open`], or the adapter is gone.
+    fn open(&mut self) -> Result<Box<dyn Device>, DeviceError>;
+
+    /// Gives up what of the weights is in the host's memory; they are read again when they are needed.
+    fn discard(&mut self);
+}
+
 /// A device ready to compute.
 pub trait Device: Send {
     /// What it is.

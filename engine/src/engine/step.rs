@@ -11,9 +11,10 @@ use std::time::Instant;
 use limpid_telemetry::observation::{SchedulerStats, StepWork};
 use rayon::prelude::*;
 
+use super::sleep::Sleep;
 use super::{Command, State, fill_batch};
 use crate::config::ResolvedConfig;
-use crate::device::{Batch, Device, DeviceError, ExecuteDetail};
+use crate::device::{Batch, Device, DeviceError, DeviceSource, ExecuteDetail};
 use crate::program::CostModel;
 use crate::request::{
     EngineRequest, FinishReason, RequestId, SampledToken, StepDetail, StepOutput, StepPart, StepTimes,
@@ -28,13 +29,16 @@ const PARALLEL_ROWS: usize = 4;
 /// What the thread owns, the callback apart.
 pub(super) struct Engine {
     commands: Receiver<Command>,
-    state: Arc<State>,
-    device: Box<dyn Device>,
+    pub(super) state: Arc<State>,
+    /// `None` only while the engine sleeps.
+    pub(super) device: Option<Box<dyn Device>>,
+    pub(super) source: Box<dyn DeviceSource>,
+    pub(super) sleep: Sleep,
     /// Why the device is of no more use.
-    lost: Option<Arc<str>>,
+    pub(super) lost: Option<Arc<str>>,
     block_size: usize,
     cost: CostModel,
-    scheduler: Scheduler,
+    pub(super) scheduler: Scheduler,
     samplers: HashMap<RequestId, Box<Sampler>>,
     reported: SchedulerStats,
     batch: Batch,
@@ -47,13 +51,16 @@ impl Engine {
     pub(super) fn new(
         config: &ResolvedConfig,
         device: Box<dyn Device>,
+        source: Box<dyn DeviceSource>,
         commands: Receiver<Command>,
         state: Arc<State>,
     ) -> Engine {
         Engine {
             commands,
             state,
-            device,
+            device: Some(device),
+            source,
+            sleep: Sleep::Awake,
             lost: None,
             block_size: config.block_size,
             cost: config.cost,
@@ -84,7 +91,8 @@ impl Engine {
 
     /// Takes in what has been asked for, and waits for it if there is nothing to do. `false`: end.
     fn take_commands(&mut self) -> bool {
-        if self.scheduler.is_idle() {
+        // Asleep, everything there was to report has been reported.
+        if self.scheduler.is_idle() || matches!(self.sleep, Sleep::Asleep(_)) {
             match self.commands.recv() {
                 Ok(Command::Shutdown) | Err(_) => return false,
                 Ok(command) => self.take(command),
@@ -107,6 +115,14 @@ impl Engine {
                     self.samplers.remove(&id);
                 }
             }
+            Command::ResetPrefixCache { preempt, done } => {
+                if preempt {
+                    self.scheduler.preempt_all(Instant::now());
+                }
+                done(self.scheduler.reset_prefix_cache());
+            }
+            Command::Sleep(level, mode, done) => self.sleep(level, mode, done),
+            Command::WakeUp(done) => self.wake_up(done),
             Command::Shutdown => unreachable!("handled where commands are received"),
         }
     }
@@ -165,6 +181,7 @@ impl Engine {
             self.reported = output.step.scheduler;
             on_step(output);
         }
+        self.fall_asleep_if_quiet();
     }
 
     /// What the batch cost.
@@ -196,7 +213,8 @@ impl Engine {
         self.results.clear();
         fill_batch(&self.scheduler, plan, self.block_size, &mut self.batch);
         let handed_over = Instant::now();
-        let (device, batch, logits) = (&mut self.device, &self.batch, &mut self.logits);
+        let device = self.device.as_mut().expect("an engine that is awake has a device");
+        let (batch, logits) = (&self.batch, &mut self.logits);
         // A device that panicked is in no known state, like one that was lost.
         let mut inside = trace.is_some().then(ExecuteDetail::default);
         let executed = catch_unwind(AssertUnwindSafe(|| match &mut inside {

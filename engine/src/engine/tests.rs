@@ -1,5 +1,6 @@
 //! The thread with a device made of a closure.
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,27 @@ impl Device for ClosureDevice {
     }
 }
 
+fn info() -> DeviceInfo {
+    DeviceInfo {
+        kind: "closure",
+        name: String::new(),
+        device_type: "Other".to_owned(),
+        backend: String::new(),
+        driver: String::new(),
+    }
+}
+
+/// For engines that do not sleep.
+struct NoSource;
+
+impl DeviceSource for NoSource {
+    fn open(&mut self) -> Result<Box<dyn Device>, DeviceError> {
+        Err(DeviceError::Failed("there is no second device".to_owned()))
+    }
+
+    fn discard(&mut self) {}
+}
+
 /// The next token is the last one plus one.
 fn count_up(batch: &Batch, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError> {
     for row in &batch.logits_rows {
@@ -43,6 +65,7 @@ fn config() -> ResolvedConfig {
         num_blocks: 40,
         enable_prefix_caching: true,
         scheduling_policy: SchedulingPolicy::Fcfs,
+        kv_cache_metrics_sample: None,
         cost: Default::default(),
     }
 }
@@ -51,15 +74,8 @@ fn start(
     execute: impl FnMut(&Batch, &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError> + Send + 'static,
 ) -> (EngineHandle, Receiver<StepOutput>) {
     let (send, steps) = channel();
-    let info = DeviceInfo {
-        kind: "closure",
-        name: String::new(),
-        device_type: "Other".to_owned(),
-        backend: String::new(),
-        driver: String::new(),
-    };
-    let device = Box::new(ClosureDevice(info, Box::new(execute)));
-    (EngineHandle::start(config(), device, move |step| drop(send.send(step))), steps)
+    let device = Box::new(ClosureDevice(info(), Box::new(execute)));
+    (EngineHandle::start(config(), device, Box::new(NoSource), move |step| drop(send.send(step))), steps)
 }
 
 fn request(id: u64, prompt: &[u32], max_tokens: usize) -> EngineRequest {
@@ -70,6 +86,7 @@ fn request(id: u64, prompt: &[u32], max_tokens: usize) -> EngineRequest {
         priority: 0,
         arrival: Instant::now(),
         cache_salt: None,
+        siblings: None,
     }
 }
 
@@ -252,7 +269,7 @@ fn panicking_callback_closes_what_it_owns_and_is_seen() {
         },
         Box::new(count_up),
     );
-    let engine = EngineHandle::start(config(), Box::new(device), move |_| {
+    let engine = EngineHandle::start(config(), Box::new(device), Box::new(NoSource), move |_| {
         let _owned = &send;
         panic!("no more");
     });
@@ -312,4 +329,150 @@ fn a_step_that_failed_has_no_trace() {
     engine.trace_steps(1.0);
     engine.submit(request(1, &[1], 1));
     assert!(until_finished(&steps, 1).iter().all(|step| step.trace.is_none()));
+}
+
+/// Counts what lives and what was asked for.
+#[derive(Default)]
+struct Counts {
+    devices: AtomicUsize,
+    discards: AtomicUsize,
+    fails: AtomicBool,
+}
+
+/// A device that counts up, counted itself.
+struct CountedDevice(DeviceInfo, Arc<Counts>);
+
+impl Device for CountedDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.0
+    }
+
+    fn execute(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError> {
+        logits.clear();
+        count_up(batch, logits)
+    }
+}
+
+impl Drop for CountedDevice {
+    fn drop(&mut self) {
+        self.1.devices.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+struct CountedSource(Arc<Counts>);
+
+impl DeviceSource for CountedSource {
+    fn open(&mut self) -> Result<Box<dyn Device>, DeviceError> {
+        if self.0.fails.load(Ordering::SeqCst) {
+            return Err(DeviceError::Failed("no memory".to_owned()));
+        }
+        self.0.devices.fetch_add(1, Ordering::SeqCst);
+        Ok(Box::new(CountedDevice(info(), self.0.clone())))
+    }
+
+    fn discard(&mut self) {
+        self.0.discards.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// An engine that can sleep.
+fn sleeper() -> (EngineHandle, Receiver<StepOutput>, Arc<Counts>) {
+    let counts = Arc::<Counts>::default();
+    let mut source = CountedSource(counts.clone());
+    let device = source.open().expect("a device");
+    let (send, steps) = channel();
+    let engine = EngineHandle::start(config(), device, Box::new(source), move |step| drop(send.send(step)));
+    (engine, steps, counts)
+}
+
+/// Sleeps and answers how it went.
+fn sleep(engine: &EngineHandle, level: SleepLevel, mode: PauseMode) -> Result<(), Arc<str>> {
+    let (send, answer) = channel();
+    engine.sleep(level, mode, Box::new(move |result| send.send(result).expect("asked")));
+    answer.recv().expect("an answer")
+}
+
+fn wake_up(engine: &EngineHandle) -> Result<(), Arc<str>> {
+    let (send, answer) = channel();
+    engine.wake_up(Box::new(move |result| send.send(result).expect("asked")));
+    answer.recv().expect("an answer")
+}
+
+/// Tokens of a request until it ends, and how it does.
+fn tokens_until_end(steps: &Receiver<StepOutput>, id: u64) -> (Vec<u32>, FinishReason) {
+    let mut tokens = Vec::new();
+    loop {
+        let step = steps.recv_timeout(Duration::from_secs(20)).expect("a step");
+        for output in step.outputs.into_iter().filter(|output| output.id == RequestId(id)) {
+            tokens.extend(output.tokens.iter().map(|token| token.id));
+            if let Some(reason) = output.finish {
+                return (tokens, reason);
+            }
+        }
+    }
+}
+
+#[test]
+fn asleep_the_device_is_gone_and_requests_wait_until_it_is_back() {
+    for (level, devices, discards) in
+        [(SleepLevel::Pause, 1, 0), (SleepLevel::Offload, 0, 0), (SleepLevel::Discard, 0, 1)]
+    {
+        let (engine, steps, counts) = sleeper();
+        assert_eq!(sleep(&engine, level, PauseMode::Abort), Ok(()));
+        assert!(engine.is_sleeping() && engine.healthy());
+        let counted = |count: &AtomicUsize| count.load(Ordering::SeqCst);
+        assert_eq!((counted(&counts.devices), counted(&counts.discards)), (devices, discards), "{level:?}");
+        assert!(engine.submit(request(1, &[1, 2], 3)));
+        let step = steps.recv_timeout(Duration::from_secs(20)).expect("the gauges moved");
+        assert_eq!((step.step.scheduler.num_waiting_capacity, step.outputs.len()), (1, 0));
+        assert_eq!(wake_up(&engine), Ok(()));
+        assert!(!engine.is_sleeping());
+        assert_eq!(tokens_until_end(&steps, 1), (vec![3, 4, 5], FinishReason::Length));
+        engine.shutdown();
+        assert_eq!(counted(&counts.devices), 0);
+    }
+}
+
+#[test]
+fn modes_say_what_becomes_of_running_requests() {
+    let run = |mode| {
+        let (engine, steps, _counts) = sleeper();
+        engine.submit(request(1, &[1, 2], 60));
+        steps.recv_timeout(Duration::from_secs(20)).expect("it runs");
+        // An engine may be faster than this thread, but not by all 60 steps and the time to fall asleep.
+        let slept = sleep(&engine, SleepLevel::Offload, mode);
+        assert_eq!(slept, Ok(()));
+        if mode != PauseMode::Abort {
+            assert_eq!(wake_up(&engine), Ok(()));
+        }
+        let (tokens, reason) = tokens_until_end(&steps, 1);
+        let expected: Vec<u32> = (3..).map(|token| token % VOCABULARY as u32).take(60).collect();
+        // The step that was waited for brought the first token.
+        assert!(expected[1..].starts_with(&tokens), "{mode:?}: {tokens:?}");
+        (tokens.len(), reason)
+    };
+    assert_eq!(run(PauseMode::Wait), (59, FinishReason::Length));
+    assert_eq!(run(PauseMode::Keep), (59, FinishReason::Length));
+    let (tokens, reason) = run(PauseMode::Abort);
+    assert!(reason == FinishReason::Abort || tokens == 59);
+}
+
+#[test]
+fn an_engine_that_cannot_wake_up_sleeps_on_and_can_try_again() {
+    let (engine, steps, counts) = sleeper();
+    assert_eq!(sleep(&engine, SleepLevel::Pause, PauseMode::Keep), Ok(()));
+    assert_eq!(sleep(&engine, SleepLevel::Discard, PauseMode::Keep), Ok(()), "deeper");
+    assert_eq!(sleep(&engine, SleepLevel::Offload, PauseMode::Keep), Ok(()), "no change");
+    engine.submit(request(1, &[1, 2], 1));
+    counts.fails.store(true, Ordering::SeqCst);
+    assert_eq!(wake_up(&engine).expect_err("no memory").as_ref(), "the device failed: no memory");
+    assert!(engine.is_sleeping());
+    counts.fails.store(false, Ordering::SeqCst);
+    assert_eq!(wake_up(&engine), Ok(()));
+    assert_eq!(tokens_until_end(&steps, 1), (vec![3], FinishReason::Length));
+    assert_eq!(wake_up(&engine), Ok(()), "nothing to do");
+    assert_eq!(sleep(&engine, SleepLevel::Offload, PauseMode::Wait), Ok(()));
+    engine.submit(request(2, &[1, 2], 1));
+    engine.shutdown();
+    assert_eq!(tokens_until_end(&steps, 2), (vec![], FinishReason::Abort));
 }

@@ -117,6 +117,18 @@ impl GgufFile {
         Some(tensors[index].view(&self.map))
     }
 
+    /// Gives the mapped pages back to the system. They are read from the file again when they are needed.
+    pub fn discard_pages(&self) {
+        // SAFETY: the map is read-only and of a file, so what comes back is what the file has. That the file does
+        // not change meanwhile is what the mapping itself already asks for.
+        #[cfg(unix)]
+        let discarded = unsafe { self.map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+        #[cfg(unix)]
+        if let Err(error) = discarded {
+            tracing::warn!("the model's pages stay in memory: {error}");
+        }
+    }
+
     /// The bytes of a range, such as [`Tensor::range`].
     ///
     /// # Panics

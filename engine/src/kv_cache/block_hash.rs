@@ -7,6 +7,8 @@
 
 use sha2::{Digest, Sha256};
 
+use super::Siblings;
+
 /// SHA-256 of a block's tokens and all that came before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockHash([u8; 32]);
@@ -22,6 +24,14 @@ impl BlockHash {
             }
             None => hasher.update([0]),
         }
+        BlockHash(hasher.finalize().into())
+    }
+
+    /// The parent of the first block of sequences that share with their siblings only.
+    pub fn root_of_siblings(siblings: Siblings) -> BlockHash {
+        let mut hasher = Sha256::new();
+        hasher.update([2]);
+        hasher.update(siblings.0.to_le_bytes());
         BlockHash(hasher.finalize().into())
     }
 
@@ -46,5 +56,6 @@ mod tests {
         assert_ne!(root.child(&[1, 2]), root.child(&[1, 3]).child(&[1, 2]));
         assert_ne!(root.child(&[1, 2]), BlockHash::root(Some("")).child(&[1, 2]));
         assert_ne!(BlockHash::root(Some("a")), BlockHash::root(Some("b")));
+        assert_ne!(BlockHash::root_of_siblings(Siblings(1)), BlockHash::root_of_siblings(Siblings(2)));
     }
 }

@@ -9,17 +9,26 @@
 //! may already use it, because every op of the forward pass stores all rows before any row attends. If that
 //! step then does not happen, [`KvCache::forget`] takes the registration back.
 //!
+//! The choices of one request ([`Siblings`]) share their prompt in the same way. Where prefix caching is off
+//! their blocks are named after the group, so that nobody else finds them.
+//!
 //! Invariant: a sequence's blocks are in the order of its positions; position p is in block
 //! `p / block_size`.
 
 mod block_hash;
 mod block_list;
 mod block_pool;
+mod residency;
 #[cfg(test)]
 mod tests;
 
+use std::time::Instant;
+
+use limpid_telemetry::observation::BlockResidency;
+
 pub use block_hash::BlockHash;
 pub use block_pool::BlockPool;
+use residency::Residency;
 
 /// Number of a block in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,23 +43,23 @@ impl BlockId {
     }
 }
 
+/// Names the sequences that are choices of one request, with one prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Siblings(pub u64);
+
 /// The blocks of one sequence and the hashes of its full blocks, held or not.
 #[derive(Debug)]
 pub struct BlockTable {
     blocks: Vec<BlockId>,
     /// Of every full block of the sequence's known tokens; kept when the blocks are given back, because a
-    /// preempted sequence looks itself up again. Empty if prefix caching is off.
+    /// preempted sequence looks itself up again. Empty if the sequence shares with nobody.
     hashes: Vec<BlockHash>,
-    root: BlockHash,
+    /// The parent of the first block's hash; `None` if the sequence shares with nobody.
+    root: Option<BlockHash>,
     num_registered: usize,
 }
 
 impl BlockTable {
-    /// A table without blocks, for a sequence with this salt.
-    pub fn new(salt: Option<&str>) -> BlockTable {
-        BlockTable { blocks: Vec::new(), hashes: Vec::new(), root: BlockHash::root(salt), num_registered: 0 }
-    }
-
     /// The blocks held, in the order of positions.
     pub fn blocks(&self) -> &[BlockId] {
         &self.blocks
@@ -68,13 +77,34 @@ pub struct KvCache {
     pool: BlockPool,
     block_size: usize,
     enable_prefix_caching: bool,
+    residency: Option<Residency>,
 }
 
 impl KvCache {
     /// A cache of `num_blocks` blocks, the null block included, of `block_size` tokens.
     pub fn new(num_blocks: usize, block_size: usize, enable_prefix_caching: bool) -> KvCache {
         assert!(block_size > 0, "a block holds at least one token");
-        KvCache { pool: BlockPool::new(num_blocks), block_size, enable_prefix_caching }
+        KvCache { pool: BlockPool::new(num_blocks), block_size, enable_prefix_caching, residency: None }
+    }
+
+    /// Watches this share of the blocks that are handed out, 0 to 1. Without prefix caching nothing is
+    /// watched, as in vLLM.
+    pub fn sample_residency(&mut self, share: f64) {
+        self.residency = self.enable_prefix_caching.then(|| Residency::new(share));
+    }
+
+    /// What was seen of watched blocks that lost their contents, since the last call.
+    pub fn take_evicted(&mut self) -> Vec<BlockResidency> {
+        self.residency.as_mut().map(Residency::take).unwrap_or_default()
+    }
+
+    /// A table without blocks, for a sequence with this salt that may have siblings.
+    pub fn table(&self, salt: Option<&str>, siblings: Option<Siblings>) -> BlockTable {
+        let root = match self.enable_prefix_caching {
+            true => Some(BlockHash::root(salt)),
+            false => siblings.map(BlockHash::root_of_siblings),
+        };
+        BlockTable { blocks: Vec::new(), hashes: Vec::new(), root, num_registered: 0 }
     }
 
     /// Tokens per block.
@@ -109,12 +139,10 @@ impl KvCache {
 
     /// Hashes the full blocks of `tokens`, the sequence's known tokens, that have no hash yet.
     pub fn extend_hashes(&self, table: &mut BlockTable, tokens: &[u32]) {
-        if !self.enable_prefix_caching {
-            return;
-        }
+        let Some(root) = table.root else { return };
         let known = table.hashes.len() * self.block_size;
         for block in tokens[known..].chunks_exact(self.block_size) {
-            let hash = table.hashes.last().unwrap_or(&table.root).child(block);
+            let hash = table.hashes.last().unwrap_or(&root).child(block);
             table.hashes.push(hash);
         }
     }
@@ -136,23 +164,30 @@ impl KvCache {
     }
 
     /// Gives the sequence the shared blocks `hits` and new blocks up to `num_tokens` tokens, and registers
-    /// those that will be full.
+    /// those that will be full. `now` is the stamp of the step.
     ///
     /// # Panics
     /// If [`KvCache::can_allocate`] says no, or hits come for a sequence that has blocks.
-    pub fn allocate(&mut self, table: &mut BlockTable, hits: &[BlockId], num_tokens: usize) {
+    pub fn allocate(&mut self, table: &mut BlockTable, hits: &[BlockId], num_tokens: usize, now: Instant) {
         if !hits.is_empty() {
             assert!(table.blocks.is_empty(), "a prefix is found before anything is computed");
             for id in hits {
                 self.pool.touch(*id);
+                if let Some(residency) = &mut self.residency {
+                    residency.touched(*id, now);
+                }
             }
             table.blocks.extend_from_slice(hits);
             table.num_registered = hits.len();
         }
         for _ in table.blocks.len()..num_tokens.div_ceil(self.block_size) {
-            table.blocks.push(self.pool.allocate());
+            let id = self.pool.allocate();
+            if let Some(residency) = &mut self.residency {
+                residency.allocated(id, now);
+            }
+            table.blocks.push(id);
         }
-        if self.enable_prefix_caching {
+        if table.root.is_some() {
             for index in table.num_registered..num_tokens / self.block_size {
                 self.pool.register(table.blocks[index], table.hashes[index]);
                 table.num_registered = index + 1;
@@ -179,7 +214,11 @@ impl KvCache {
 
     /// Forgets every cached prefix. `false`, and nothing happens, while a sequence holds a block.
     pub fn reset_prefix_cache(&mut self) -> bool {
-        self.pool.reset()
+        let reset = self.pool.reset();
+        if let Some(residency) = self.residency.as_mut().filter(|_| reset) {
+            residency.reset();
+        }
+        reset
     }
 
     /// The pool, for tests that plant faults in it.

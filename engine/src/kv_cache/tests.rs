@@ -149,12 +149,16 @@ proptest! {
 
 /// A sequence that holds blocks for all its tokens, sharing what it can; answers the tokens it shares.
 fn admit(cache: &mut KvCache, tokens: &[u32], salt: Option<&str>) -> (BlockTable, usize) {
-    let mut table = BlockTable::new(salt);
+    let table = cache.table(salt, None);
+    admit_table(cache, table, tokens)
+}
+
+fn admit_table(cache: &mut KvCache, mut table: BlockTable, tokens: &[u32]) -> (BlockTable, usize) {
     let mut hits = Vec::new();
     cache.extend_hashes(&mut table, tokens);
     cache.find_prefix(&table, tokens.len(), &mut hits);
     assert!(cache.can_allocate(&table, &hits, tokens.len()));
-    cache.allocate(&mut table, &hits, tokens.len());
+    cache.allocate(&mut table, &hits, tokens.len(), Instant::now());
     (table, hits.len() * cache.block_size())
 }
 
@@ -185,6 +189,40 @@ fn salts_and_switching_off_keep_prefixes_apart() {
     let mut cache = KvCache::new(16, 4, false);
     admit(&mut cache, &tokens, None);
     assert_eq!(admit(&mut cache, &tokens, None).1, 0);
+}
+
+#[test]
+fn without_prefix_caching_siblings_share_and_nobody_else_does() {
+    let tokens = [7; 9];
+    let mut cache = KvCache::new(16, 4, false);
+    let mut admit_of = |siblings| {
+        let table = cache.table(None, siblings);
+        admit_table(&mut cache, table, &tokens)
+    };
+    let (first, hit) = admit_of(Some(Siblings(1)));
+    assert_eq!(hit, 0);
+    let (second, hit) = admit_of(Some(Siblings(1)));
+    assert_eq!((hit, &second.blocks()[..2]), (8, &first.blocks()[..2]));
+    let (other, hit) = admit_of(Some(Siblings(2)));
+    assert_eq!(hit, 0);
+    let (alone, hit) = admit_of(None);
+    assert_eq!(hit, 0);
+    cache.assert_invariants([&first, &second, &other, &alone].into_iter());
+}
+
+#[test]
+fn residency_is_watched_only_where_prefixes_are_cached() {
+    for enable_prefix_caching in [true, false] {
+        let mut cache = KvCache::new(4, 2, enable_prefix_caching);
+        cache.sample_residency(1.0);
+        for round in 0..2 {
+            let (mut table, _) = admit(&mut cache, &[round; 6], None);
+            cache.free(&mut table);
+        }
+        let expected = if enable_prefix_caching { 3 } else { 0 };
+        assert_eq!(cache.take_evicted().len(), expected, "the second round overwrites the first");
+        assert_eq!(cache.take_evicted(), []);
+    }
 }
 
 #[test]

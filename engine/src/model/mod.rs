@@ -125,6 +125,13 @@ impl Model {
     }
 }
 
+impl Model {
+    /// Gives the memory that holds the file's contents back to the system, as far as it can be read again.
+    pub fn discard_pages(&self) {
+        self.file.discard_pages();
+    }
+}
+
 impl WeightSource for Model {
     fn weight(&self, id: WeightId) -> &[u8] {
         self.file.bytes(self.ranges[id.0].clone())

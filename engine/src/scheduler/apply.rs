@@ -30,6 +30,7 @@ impl Scheduler {
                 apply: Duration::ZERO,
             },
             outputs: std::mem::take(&mut self.ended),
+            evicted: self.cache.take_evicted(),
             trace: None,
         };
         let before = step.outputs.len();
@@ -58,6 +59,7 @@ impl Scheduler {
         let num_corrupted_requests = step.step.scheduler.num_corrupted_requests;
         step.step.scheduler = SchedulerStats { num_corrupted_requests, ..self.stats(num_preemptions) };
         self.prefix_cache = Default::default();
+        self.num_forced_preemptions = 0;
         step
     }
 
@@ -109,7 +111,7 @@ impl Scheduler {
             num_waiting_deferred: 0,
             kv_cache_usage: self.cache.usage(),
             prefix_cache: self.prefix_cache,
-            num_preemptions: num_preemptions as u64,
+            num_preemptions: (num_preemptions + self.num_forced_preemptions) as u64,
             num_evictable_blocks: self.cache.num_evictable() as u64,
             num_evicted_blocks: self.cache.take_num_evicted(),
             num_corrupted_requests: 0,

@@ -11,6 +11,10 @@
 //!   later, from what the prefix cache still has. A step that preempted admits nobody.
 //! - Prefix-cache statistics count a request once, when it is admitted for the first time.
 //!
+//! The choices of one request are requests with one prompt, submitted one after the other. All but the first
+//! are admitted behind it and find its full blocks, those of the same step included, so the prompt is computed
+//! once; what does not fill a block is computed by each of them.
+//!
 //! Nothing is deferred for other reasons than capacity here, so that gauge is always 0.
 //!
 //! Invariants, asserted by [`Scheduler::assert_invariants`]: a live request is waiting or running, not both;
@@ -59,10 +63,25 @@ pub struct Scheduler {
     /// Last outputs of requests that ended outside a step.
     ended: Vec<RequestOutput>,
     prefix_cache: PrefixCacheStats,
+    /// Preemptions outside steps since the last report.
+    num_forced_preemptions: usize,
+    pause: Pause,
     /// A plan is out and has to come back before anything else.
     planned: bool,
     hits: Vec<BlockId>,
     spare: Vec<Scheduled>,
+}
+
+/// What is not scheduled for now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pause {
+    /// Everything is.
+    #[default]
+    Nothing,
+    /// Waiting requests are not admitted.
+    Waiting,
+    /// Running requests stand still as well.
+    All,
 }
 
 /// Why a scheduler is not idle.
@@ -99,12 +118,16 @@ impl Scheduler {
         let needed = config.max_model_len.div_ceil(config.block_size);
         assert!(config.num_blocks > needed, "{} blocks, {needed} and a null block needed", config.num_blocks);
         assert!(config.max_num_seqs > 0 && config.max_num_batched_tokens > 0, "nothing could ever run");
+        let mut cache = KvCache::new(config.num_blocks, config.block_size, config.enable_prefix_caching);
+        if let Some(share) = config.kv_cache_metrics_sample {
+            cache.sample_residency(share);
+        }
         Scheduler {
             max_model_len: config.max_model_len,
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens,
             policy: config.scheduling_policy,
-            cache: KvCache::new(config.num_blocks, config.block_size, config.enable_prefix_caching),
+            cache,
             requests: Vec::new(),
             vacant: Vec::new(),
             by_id: HashMap::new(),
@@ -112,6 +135,8 @@ impl Scheduler {
             running: Vec::with_capacity(config.max_num_seqs),
             ended: Vec::new(),
             prefix_cache: PrefixCacheStats::default(),
+            num_forced_preemptions: 0,
+            pause: Pause::default(),
             planned: false,
             hits: Vec::new(),
             spare: Vec::new(),
@@ -144,7 +169,8 @@ impl Scheduler {
             Slot(self.requests.len() - 1)
         });
         let rank = self.waiting.push(slot, request.priority, request.arrival);
-        let mut request = Request::new(request, rank, self.max_model_len, now);
+        let table = self.cache.table(request.cache_salt.as_deref(), request.siblings);
+        let mut request = Request::new(request, rank, table, self.max_model_len, now);
         self.cache.extend_hashes(&mut request.table, &request.tokens);
         self.by_id.insert(request.id, slot);
         self.requests[slot.0] = Some(request);
@@ -191,12 +217,18 @@ impl Scheduler {
     pub fn plan(&mut self, now: Instant) -> StepPlan {
         assert!(!std::mem::replace(&mut self.planned, true), "a plan is out");
         let mut plan = StepPlan { now, scheduled: std::mem::take(&mut self.spare), num_preemptions: 0 };
-        let budget = self.plan_running(&mut plan, self.max_num_batched_tokens);
-        if plan.num_preemptions == 0 {
-            self.plan_waiting(&mut plan, budget);
+        if self.pause != Pause::All {
+            let budget = self.plan_running(&mut plan, self.max_num_batched_tokens);
+            if plan.num_preemptions == 0 && self.pause == Pause::Nothing {
+                self.plan_waiting(&mut plan, budget);
+            }
         }
-        let idle = self.by_id.is_empty();
-        assert!(idle || !plan.is_empty() || plan.num_preemptions > 0, "stalled: {:?}", self.pending());
+        let stands_still = self.by_id.is_empty() || self.pause != Pause::Nothing;
+        assert!(
+            stands_still || !plan.is_empty() || plan.num_preemptions > 0,
+            "stalled: {:?}",
+            self.pending()
+        );
         plan
     }
 
@@ -269,7 +301,7 @@ impl Scheduler {
     fn schedule(&mut self, plan: &mut StepPlan, slot: Slot, hits: &[BlockId], num_tokens: usize) {
         let request = self.requests[slot.0].as_mut().expect("a live request");
         let first_position = request.num_computed_tokens;
-        self.cache.allocate(&mut request.table, hits, first_position + num_tokens);
+        self.cache.allocate(&mut request.table, hits, first_position + num_tokens, plan.now);
         let samples = first_position + num_tokens == request.num_tokens();
         plan.scheduled.push(Scheduled { slot, id: request.id, first_position, num_tokens, samples });
     }
@@ -295,6 +327,20 @@ impl Scheduler {
         request.state = State::Waiting;
         request.record(now, RequestEventKind::Preempted);
         request.rank = self.waiting.push_preempted(slot, request.rank);
+    }
+
+    /// Leaves requests where they are from the next step on, until it is called again.
+    pub fn pause(&mut self, pause: Pause) {
+        self.pause = pause;
+    }
+
+    /// Takes all running requests back to the waiting queue, in their order, so that no block is held.
+    pub fn preempt_all(&mut self, now: Instant) {
+        assert!(!self.planned, "a plan is out");
+        while let Some(slot) = self.running.pop() {
+            self.preempt(slot, now);
+            self.num_forced_preemptions += 1;
+        }
     }
 
     /// Removes a request from everything but the running list and answers its last output.

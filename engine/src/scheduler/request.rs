@@ -40,7 +40,13 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn new(request: EngineRequest, rank: Rank, max_model_len: usize, now: Instant) -> Request {
+    pub(super) fn new(
+        request: EngineRequest,
+        rank: Rank,
+        table: BlockTable,
+        max_model_len: usize,
+        now: Instant,
+    ) -> Request {
         let num_prompt_tokens = request.prompt.len();
         let mut queued = Request {
             id: request.id,
@@ -50,7 +56,7 @@ impl Request {
             num_prompt_tokens,
             num_computed_tokens: 0,
             num_prompt_tokens_reported: 0,
-            table: BlockTable::new(request.cache_salt.as_deref()),
+            table,
             num_preemptions: 0,
             max_num_tokens: num_prompt_tokens.saturating_add(request.params.max_tokens).min(max_model_len),
             stop_token_ids: request.params.stop_token_ids,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::request::{RequestEventKind as Kind, SampledToken, SamplingParams, StepOutput};
+use crate::request::{RequestEventKind as Kind, SampledToken, SamplingParams, Siblings, StepOutput};
 
 struct Bench {
     scheduler: Scheduler,
@@ -19,6 +19,7 @@ fn config() -> ResolvedConfig {
         num_blocks: 33,
         enable_prefix_caching: true,
         scheduling_policy: SchedulingPolicy::Fcfs,
+        kv_cache_metrics_sample: None,
         cost: Default::default(),
     }
 }
@@ -28,19 +29,34 @@ impl Bench {
         Bench { scheduler: Scheduler::new(&config), now: Instant::now() }
     }
 
+    fn submit_siblings(&mut self, ids: std::ops::Range<u64>, prompt: &[u32], max_tokens: usize) {
+        let siblings = Some(Siblings(ids.start));
+        for id in ids {
+            self.submit_request(EngineRequest { siblings, ..self.request(id, prompt, max_tokens, 0) });
+        }
+    }
+
     fn submit(&mut self, id: u64, prompt: &[u32], max_tokens: usize) {
         self.submit_with_priority(id, prompt, max_tokens, 0);
     }
 
     fn submit_with_priority(&mut self, id: u64, prompt: &[u32], max_tokens: usize, priority: i32) {
-        let request = EngineRequest {
+        self.submit_request(self.request(id, prompt, max_tokens, priority));
+    }
+
+    fn request(&self, id: u64, prompt: &[u32], max_tokens: usize, priority: i32) -> EngineRequest {
+        EngineRequest {
             id: RequestId(id),
             prompt: prompt.into(),
             params: SamplingParams { max_tokens, stop_token_ids: vec![0], ..SamplingParams::default() },
             priority,
             arrival: self.now,
             cache_salt: None,
-        };
+            siblings: None,
+        }
+    }
+
+    fn submit_request(&mut self, request: EngineRequest) {
         self.now += Duration::from_millis(1);
         assert!(self.scheduler.submit(request, self.now));
     }
@@ -122,6 +138,81 @@ fn equal_prompts_admitted_in_one_step_share_blocks_before_they_are_computed() {
     assert_eq!(bench.step(5).0, [(1, 9), (2, 1)]);
     let blocks = |id| bench.scheduler.blocks(RequestId(id)).unwrap().to_vec();
     assert_eq!(blocks(1)[..2], blocks(2)[..2]);
+}
+
+#[test]
+fn siblings_compute_their_prompt_once_with_and_without_prefix_caching() {
+    for enable_prefix_caching in [true, false] {
+        let mut bench = Bench::new(ResolvedConfig { enable_prefix_caching, ..config() });
+        // 18 tokens are two chunks under the budget of 16; the others come in behind the second.
+        bench.submit_siblings(1..4, &[7; 18], 9);
+        bench.submit(9, &[7; 18], 9);
+        assert_eq!(bench.step(5).0, [(1, 16)]);
+        let (batch, output) = bench.step(5);
+        let mut expected = vec![(1, 2), (2, 2), (3, 2)];
+        expected.push((9, if enable_prefix_caching { 2 } else { 10 }));
+        assert_eq!(batch, expected, "prefix caching: {enable_prefix_caching}");
+        let blocks = |id| bench.scheduler.blocks(RequestId(id)).unwrap().to_vec();
+        assert_eq!(blocks(1)[..4], blocks(2)[..4]);
+        assert_eq!(blocks(1)[..4], blocks(3)[..4]);
+        assert_ne!(blocks(1)[4], blocks(2)[4], "what does not fill a block is each one's own");
+        assert_eq!(blocks(1)[..2] == blocks(9)[..2], enable_prefix_caching);
+        let cached = Kind::Scheduled { num_cached_tokens: 16 };
+        assert_eq!(kinds(&output.outputs[1])[1], cached);
+        let stats = output.step.scheduler.prefix_cache;
+        let expected = if enable_prefix_caching { (3, 54, 48) } else { (0, 0, 0) };
+        assert_eq!((stats.requests, stats.queries, stats.hits), expected);
+        for id in [1, 2, 3, 9] {
+            assert!(bench.scheduler.abort(RequestId(id)));
+        }
+        bench.step(5);
+        assert!(bench.scheduler.reset_prefix_cache());
+    }
+}
+
+#[test]
+fn forced_preemption_frees_all_blocks_and_keeps_the_order() {
+    let mut bench = Bench::new(config());
+    for id in 1..4 {
+        bench.submit(id, &[id as u32; 4], 9);
+    }
+    bench.submit(4, &[4; 20], 9);
+    bench.step(5);
+    bench.submit(5, &[5; 4], 9);
+    assert!(!bench.scheduler.reset_prefix_cache(), "blocks are held");
+    bench.now += Duration::from_millis(1);
+    bench.scheduler.preempt_all(bench.now);
+    bench.scheduler.assert_invariants();
+    assert_eq!((bench.running(), bench.waiting()), (vec![], vec![1, 2, 3, 4, 5]));
+    assert!(bench.scheduler.reset_prefix_cache());
+    let (batch, output) = bench.step(6);
+    assert_eq!(batch, [(1, 5), (2, 5), (3, 5), (4, 1)]);
+    let stats = output.step.scheduler;
+    assert_eq!((stats.num_preemptions, stats.prefix_cache.requests), (4, 0));
+    assert_eq!(kinds(&output.outputs[0]), [Kind::Preempted, Kind::Scheduled { num_cached_tokens: 0 }]);
+    let (_, output) = bench.step(6);
+    assert_eq!(output.step.scheduler.num_preemptions, 0, "counted once");
+}
+
+#[test]
+fn watched_blocks_are_reported_with_the_step_that_overwrites_them() {
+    let mut bench =
+        Bench::new(ResolvedConfig { num_blocks: 10, kv_cache_metrics_sample: Some(1.0), ..config() });
+    bench.submit(1, &[1; 14], 1);
+    assert_eq!(bench.step(5).1.evicted, []);
+    // The block that did not become full is the first to be used again, by the second and by the third.
+    for id in [2, 3] {
+        bench.submit(id, &[id as u32 - 1; 14], 1);
+        let evicted = bench.step(5).1.evicted;
+        assert_eq!(evicted.len(), 1);
+        assert_eq!(evicted[0].idle, evicted[0].lifetime, "nobody found it");
+    }
+    // Two more fill the pool, the three blocks that the second found among it.
+    bench.submit(4, &[4; 16], 9);
+    let mut evicted = bench.step(5).1.evicted;
+    bench.submit(5, &[5; 16], 9);
+    evicted.extend(bench.step(5).1.evicted);
+    assert_eq!(evicted.iter().filter(|seen| seen.idle < seen.lifetime).count(), 3, "{evicted:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! API keys: `Authorization: Bearer KEY` on every route that reads or generates text.
+//! API keys: `Authorization: Bearer KEY` on every route that reads or generates text or changes the engine's state.
 //!
 //! Probes and scrapes stay open, as in vLLM.
 
@@ -33,7 +33,8 @@ impl ApiKeys {
 }
 
 fn is_guarded(path: &str) -> bool {
-    path.starts_with("/v1/") || path == "/tokenize" || path == "/detokenize"
+    path.starts_with("/v1/")
+        || ["/tokenize", "/detokenize", "/reset_prefix_cache", "/sleep", "/wake_up"].contains(&path)
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
@@ -75,7 +76,9 @@ mod tests {
         for path in ["/health", "/ping", "/metrics", "/version"] {
             assert!(check(&["key"], path, None), "{path}");
         }
-        for path in ["/v1/chat/completions", "/tokenize", "/detokenize"] {
+        for path in
+            ["/v1/chat/completions", "/tokenize", "/detokenize", "/reset_prefix_cache", "/sleep", "/wake_up"]
+        {
             assert!(!check(&["key"], path, None), "{path}");
             assert!(check(&[], path, None), "{path}");
         }

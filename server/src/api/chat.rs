@@ -14,7 +14,9 @@ use super::error::ApiError;
 use super::generate::{Answer, Shape};
 use super::json::{Fields, quote};
 use super::observe::RequestContext;
-use super::params::{MAX_LOGPROBS, Params, Unsupported, absent, empty, integer, off, refuse_unsupported};
+use super::params::{
+    MAX_LOGPROBS, Params, Unsupported, absent, empty, integer, off, one, refuse_unsupported,
+};
 use super::wire::{ChunkUsage, Head, StopReason, UsageBody, finish_reason, log_probability, token_text};
 use crate::frontend::{Delta, Logprob, TokenLogprob, Usage};
 
@@ -39,6 +41,7 @@ const UNSUPPORTED: &[Unsupported] = &[
     empty("documents"),
     absent("chat_template"),
     off("continue_final_message"),
+    one("best_of"),
 ];
 
 /// Messages that are ready for the chat template, and how to render them.
@@ -188,7 +191,7 @@ pub(super) struct Chat;
 struct Completion<'a> {
     #[serde(flatten)]
     head: &'a Head,
-    choices: [Choice; 1],
+    choices: Vec<Choice>,
     usage: UsageBody,
 }
 
@@ -283,20 +286,21 @@ impl Shape for Chat {
     const OBJECT: &'static str = "chat.completion";
     const CHUNK_OBJECT: &'static str = "chat.completion.chunk";
 
-    fn whole(head: &Head, whole: Delta, usage: Usage, wants_logprobs: bool) -> Value {
-        let choice = Choice {
-            index: 0,
+    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> Value {
+        let choice = |whole: Delta| Choice {
+            index: whole.index,
             logprobs: wants_logprobs.then(|| Logprobs::of(&whole.logprobs)),
             finish_reason: finish_reason(whole.finish.as_ref()),
             stop_reason: whole.finish.as_ref().and_then(StopReason::of),
             message: Message { role: "assistant", content: whole.text },
         };
-        serde_json::json!(Completion { head, choices: [choice], usage: usage.into() })
+        let choices = choices.into_iter().map(choice).collect();
+        serde_json::json!(Completion { head, choices, usage: usage.into() })
     }
 
-    fn opening(head: &Head, usage: ChunkUsage) -> Option<Value> {
+    fn opening(head: &Head, index: u32, usage: ChunkUsage) -> Option<Value> {
         let choice = ChunkChoice {
-            index: 0,
+            index,
             delta: ChunkDelta { role: Some("assistant"), content: Some(String::new()) },
             logprobs: None,
             finish_reason: None,
@@ -307,7 +311,7 @@ impl Shape for Chat {
 
     fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> Value {
         let choice = ChunkChoice {
-            index: 0,
+            index: delta.index,
             logprobs: (!delta.logprobs.is_empty()).then(|| Logprobs::of(&delta.logprobs)),
             finish_reason: finish_reason(delta.finish.as_ref()),
             stop_reason: delta.finish.as_ref().and_then(StopReason::of),

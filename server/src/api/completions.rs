@@ -14,7 +14,9 @@ use super::error::ApiError;
 use super::generate::{Answer, Shape};
 use super::json::{Fields, quote};
 use super::observe::RequestContext;
-use super::params::{MAX_LOGPROBS, Params, Unsupported, absent, empty, integer, refuse_unsupported};
+use super::params::{
+    MAX_CHOICES, MAX_LOGPROBS, Params, Unsupported, absent, empty, integer, refuse_unsupported,
+};
 use super::wire::{ChunkUsage, Head, StopReason, finish_reason, log_probability, token_text};
 use crate::frontend::{Delta, TokenLogprob, Usage};
 
@@ -87,6 +89,17 @@ pub(super) fn token_ids(name: &str, items: &[Value], vocabulary_size: usize) -> 
     items.iter().map(id).collect()
 }
 
+/// How many choices to generate. Which are the best is known only when all have ended, so a stream cannot
+/// leave any out.
+fn best_of(fields: &mut Fields, params: &Params) -> Result<usize, ApiError> {
+    let n = params.n;
+    let Some(best_of) = integer(fields, "best_of", n as i64..=MAX_CHOICES)? else { return Ok(n) };
+    if best_of as usize > n && params.stream {
+        return Err(ApiError::field("best_of", best_of, format!("{n}, which is n, because stream is true")));
+    }
+    Ok(best_of as usize)
+}
+
 /// `POST /v1/completions`
 pub(super) async fn create(
     State(app): State<Arc<App>>,
@@ -97,6 +110,7 @@ pub(super) async fn create(
     refuse_unsupported(&fields, UNSUPPORTED)?;
     let logprobs = integer(&mut fields, "logprobs", 0..=MAX_LOGPROBS)?.map(|count| count as usize);
     let mut params = Params::parse(&mut fields, logprobs, &app.limits())?;
+    params.best_of = best_of(&mut fields, &params)?;
     let prompt = Prompt::parse(&mut fields, app.text.vocabulary_size())?;
     if let Prompt::Text { text, .. } = &prompt
         && app.telemetry.captures_content()
@@ -164,7 +178,7 @@ impl Logprobs {
 impl Choice {
     fn of(delta: Delta, wants_logprobs: bool) -> Choice {
         Choice {
-            index: 0,
+            index: delta.index,
             logprobs: wants_logprobs.then(|| Logprobs::of(&delta.logprobs)),
             finish_reason: finish_reason(delta.finish.as_ref()),
             stop_reason: delta.finish.as_ref().and_then(StopReason::of),
@@ -177,12 +191,13 @@ impl Shape for Completions {
     const OBJECT: &'static str = "text_completion";
     const CHUNK_OBJECT: &'static str = "text_completion";
 
-    fn whole(head: &Head, whole: Delta, usage: Usage, wants_logprobs: bool) -> Value {
-        let choices = &[Choice::of(whole, wants_logprobs)];
+    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> Value {
+        let choices: Vec<_> = choices.into_iter().map(|whole| Choice::of(whole, wants_logprobs)).collect();
+        let choices = choices.as_slice();
         serde_json::json!(Completion { head, choices, usage: ChunkUsage::Total(usage) })
     }
 
-    fn opening(_head: &Head, _usage: ChunkUsage) -> Option<Value> {
+    fn opening(_head: &Head, _index: u32, _usage: ChunkUsage) -> Option<Value> {
         None
     }
 

@@ -12,7 +12,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::frontend::{ENGINE_ERROR, ENGINE_GONE};
+use crate::frontend::{ENGINE_ERROR, ENGINE_GONE, NotAdmitted};
 
 /// Kinds of failure. The middleware finds the kind among a response's extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,12 @@ pub(super) enum ErrorKind {
     BodyTooLarge,
     /// The body is not declared as JSON.
     UnsupportedMediaType,
+    /// A limit of the server's own keeps this request out for now.
+    Overloaded,
+    /// The cache cannot be emptied while requests use it.
+    CacheInUse,
+    /// The engine cannot go to sleep or wake up.
+    SleepFailed,
     /// The engine gave this request up.
     EngineFailed,
     /// The engine has ended.
@@ -50,6 +56,8 @@ struct Class {
     code: Option<&'static str>,
 }
 
+/// Seconds. Places become free with every request that ends.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 const INVALID_REQUEST: &str = "invalid_request_error";
 const SERVER_ERROR: &str = "server_error";
 
@@ -75,6 +83,11 @@ impl ErrorKind {
             ErrorKind::UnsupportedMediaType => {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID_REQUEST, Some("unsupported_media_type"))
             }
+            ErrorKind::Overloaded => {
+                (StatusCode::SERVICE_UNAVAILABLE, SERVER_ERROR, Some("server_overloaded"))
+            }
+            ErrorKind::CacheInUse => (StatusCode::CONFLICT, INVALID_REQUEST, Some("prefix_cache_in_use")),
+            ErrorKind::SleepFailed => (StatusCode::INTERNAL_SERVER_ERROR, SERVER_ERROR, Some("sleep_failed")),
             ErrorKind::EngineFailed => (StatusCode::INTERNAL_SERVER_ERROR, SERVER_ERROR, Some(ENGINE_ERROR)),
             ErrorKind::EngineGone => (StatusCode::SERVICE_UNAVAILABLE, SERVER_ERROR, Some(ENGINE_GONE)),
             ErrorKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, SERVER_ERROR, Some("internal_error")),
@@ -152,12 +165,25 @@ impl ApiError {
     }
 }
 
+impl From<NotAdmitted> for ApiError {
+    fn from(refused: NotAdmitted) -> ApiError {
+        ApiError::new(ErrorKind::Overloaded, refused.to_string())
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.kind.class().status, Json(self.body())).into_response();
         response.extensions_mut().insert(self.kind);
-        if self.kind == ErrorKind::Unauthorized {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        let headers = response.headers_mut();
+        match self.kind {
+            ErrorKind::Unauthorized => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            ErrorKind::Overloaded => {
+                headers.insert(header::RETRY_AFTER, RETRY_AFTER);
+            }
+            _ => {}
         }
         response
     }
@@ -185,6 +211,15 @@ mod tests {
                 Some("unsupported_media_type"),
                 None,
             ),
+            (
+                ErrorKind::Overloaded,
+                503,
+                "server_error",
+                Some("server_overloaded"),
+                Some("server_overloaded"),
+            ),
+            (ErrorKind::SleepFailed, 500, "server_error", Some("sleep_failed"), Some("sleep_failed")),
+            (ErrorKind::CacheInUse, 409, "invalid_request_error", Some("prefix_cache_in_use"), None),
             (ErrorKind::EngineFailed, 500, "server_error", Some("engine_error"), Some("engine_error")),
             (
                 ErrorKind::EngineGone,

@@ -1,6 +1,7 @@
 //! From checked parameters and token ids to an answer: whole, or as a stream of events.
 //!
-//! An unary answer is the stream folded, so the two cannot differ. Which JSON either of them is made of is
+//! An unary answer is the stream folded, so the two cannot differ. With `best_of` more choices are generated than
+//! the answer has: those with the highest log-probability per token are kept, best first. Which JSON either of them is made of is
 //! the endpoint's [`Shape`].
 
 use std::sync::Arc;
@@ -26,9 +27,9 @@ pub(super) trait Shape: Send + 'static {
     const CHUNK_OBJECT: &'static str;
 
     /// A whole answer.
-    fn whole(head: &Head, whole: Delta, usage: Usage, wants_logprobs: bool) -> Value;
-    /// The chunk before the first piece, if there is one.
-    fn opening(head: &Head, usage: ChunkUsage) -> Option<Value>;
+    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> Value;
+    /// The chunk before the first piece of a choice, if there is one.
+    fn opening(head: &Head, index: u32, usage: ChunkUsage) -> Option<Value>;
     /// The chunk of one piece.
     fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> Value;
     /// The chunk with the usage, behind the last piece.
@@ -62,8 +63,11 @@ impl App {
             return Err(ApiError::field("prompt", "of 0 tokens", "at least 1 token"));
         }
         params.fit(prompt.len(), self.max_model_len, answer.default_max_tokens)?;
-        let (stream, include_usage) = (params.stream, params.include_usage);
+        let Params { stream, include_usage, n, best_of, .. } = params;
         let wants_logprobs = params.sampling.logprobs.is_some();
+        if best_of > n {
+            params.sampling.logprobs.get_or_insert(0);
+        }
         let head = Head {
             id: answer.id.clone(),
             object: if stream { S::CHUNK_OBJECT } else { S::OBJECT },
@@ -77,19 +81,20 @@ impl App {
             http_span: context.span.clone(),
             prompt,
             sampling: params.sampling,
+            num_choices: best_of,
             stop: params.stop,
             skip_special_tokens: params.skip_special_tokens,
             priority: params.priority,
             cache_salt: params.cache_salt,
             recorded: params.recorded,
-        });
+        })?;
         if stream {
             // The status waits for the first piece: a request that fails before it gets an honest one.
             let first = next(&mut generation).await?;
-            return Ok(sse::response::<S>(head, first, generation, include_usage));
+            return Ok(sse::response::<S>(head, first, generation, n, include_usage));
         }
-        let (whole, usage) = fold(&mut generation).await?;
-        Ok(Json(S::whole(&head, whole, usage, wants_logprobs)).into_response())
+        let (choices, usage) = fold(&mut generation, best_of).await?;
+        Ok(Json(S::whole(&head, best(choices, n), usage, wants_logprobs)).into_response())
     }
 }
 
@@ -112,17 +117,75 @@ fn failure(finish: &Finish) -> ApiError {
     ApiError::new(kind, finish.error.as_deref().unwrap_or("the engine gave the request up"))
 }
 
-/// All pieces as one.
-async fn fold(generation: &mut Generation) -> Result<(Delta, Usage), ApiError> {
-    let mut whole = Delta::default();
-    loop {
+/// All pieces of each choice as one, and what they took together.
+async fn fold(generation: &mut Generation, num_choices: usize) -> Result<(Vec<Delta>, Usage), ApiError> {
+    let mut choices: Vec<Delta> =
+        (0..).map(|index| Delta { index, ..Delta::default() }).take(num_choices).collect();
+    let mut usage = Usage::default();
+    while !generation.is_finished() {
         let delta = next(generation).await?;
-        whole.text.push_str(&delta.text);
-        whole.logprobs.extend(delta.logprobs);
+        let choice = &mut choices[delta.index as usize];
+        choice.text.push_str(&delta.text);
+        choice.logprobs.extend(delta.logprobs);
         if let Some(finish) = delta.finish {
-            let usage = finish.usage;
-            whole.finish = Some(finish);
-            return Ok((whole, usage));
+            usage.add_choice(delta.index, finish.usage);
+            choice.finish = Some(finish);
         }
+    }
+    Ok((choices, usage))
+}
+
+/// The `n` choices with the highest log-probability per token, best first; all of them as they are if there are
+/// no more.
+fn best(mut choices: Vec<Delta>, n: usize) -> Vec<Delta> {
+    if choices.len() == n {
+        return choices;
+    }
+    let score = |choice: &Delta| {
+        let finish = choice.finish.as_ref();
+        finish.map_or(f64::NEG_INFINITY, |finish| {
+            finish.cumulative_logprob / finish.usage.completion_tokens.max(1) as f64
+        })
+    };
+    choices.sort_by(|a, b| score(b).total_cmp(&score(a)));
+    choices.truncate(n);
+    for (index, choice) in (0..).zip(&mut choices) {
+        choice.index = index;
+    }
+    choices
+}
+
+#[cfg(test)]
+mod tests {
+    use limpid_telemetry::observation::FinishReason;
+
+    use super::*;
+
+    #[test]
+    fn the_best_choices_are_the_most_probable_per_token_and_are_numbered_anew() {
+        let choice = |index, cumulative_logprob, completion_tokens| Delta {
+            index,
+            text: index.to_string(),
+            finish: Some(Finish {
+                reason: FinishReason::Stop,
+                stop: None,
+                usage: Usage { completion_tokens, ..Usage::default() },
+                cumulative_logprob,
+                error: None,
+                engine_gone: false,
+            }),
+            ..Delta::default()
+        };
+        // Per token: -2, -1, -0.5, minus infinity.
+        let choices =
+            vec![choice(0, -2.0, 1), choice(1, -2.0, 2), choice(2, -4.0, 8), choice(3, f64::NEG_INFINITY, 1)];
+        let texts = |n| {
+            let best = best(choices.clone(), n);
+            assert!(best.iter().enumerate().all(|(index, choice)| choice.index as usize == index));
+            best.into_iter().map(|choice| choice.text).collect::<Vec<_>>()
+        };
+        assert_eq!(texts(1), ["2"]);
+        assert_eq!(texts(3), ["2", "1", "0"]);
+        assert_eq!(texts(4), ["0", "1", "2", "3"], "nothing to choose, nothing to sort");
     }
 }

@@ -10,6 +10,7 @@ mod access;
 mod auth;
 mod chat;
 mod completions;
+mod control;
 mod error;
 mod generate;
 mod json;
@@ -128,6 +129,10 @@ pub fn router(parts: AppParts) -> Router {
         .route(Route::Version.pattern(), get(probes::version))
         .route(Route::Metrics.pattern(), metrics())
         .route(Route::MetricsSlash.pattern(), metrics())
+        .route(Route::ResetPrefixCache.pattern(), post(control::reset_prefix_cache))
+        .route(Route::Sleep.pattern(), post(control::sleep))
+        .route(Route::WakeUp.pattern(), post(control::wake_up))
+        .route(Route::IsSleeping.pattern(), get(control::is_sleeping))
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(unknown_route)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), authorize))

@@ -16,6 +16,8 @@ use super::json::{Fields, quote};
 
 /// Most alternatives per position, vLLM's `--max-logprobs` default.
 pub(super) const MAX_LOGPROBS: i64 = 20;
+/// Most choices of one request, OpenAI's limit.
+pub(super) const MAX_CHOICES: i64 = 128;
 const MAX_STOP_STRINGS: usize = 16;
 const MAX_STOP_STRING_BYTES: usize = 512;
 const MAX_STOP_TOKENS: usize = 256;
@@ -37,6 +39,10 @@ pub(super) struct Limits<'a> {
 pub(super) struct Params {
     pub(super) stream: bool,
     pub(super) include_usage: bool,
+    /// Choices to answer with.
+    pub(super) n: usize,
+    /// Choices to generate; the best `n` of them are the answer.
+    pub(super) best_of: usize,
     /// `max_tokens` is set once the prompt's length is known.
     pub(super) sampling: SamplingParams,
     /// As the client asked for it.
@@ -59,7 +65,9 @@ impl Params {
         let stream = fields.flag("stream", false)?;
         let include_usage = stream_options(fields, stream)?;
         let mut recorded = RequestParams { stream, ..RequestParams::default() };
-        recorded.n = integer(fields, "n", 1..=1)?.map(|_| 1);
+        let n = integer(fields, "n", 1..=MAX_CHOICES)?;
+        recorded.n = n.map(|n| n as u64);
+        let n = n.unwrap_or(1) as usize;
 
         let old_limit = integer(fields, "max_tokens", 1..=i64::MAX)?;
         let new_limit = integer(fields, "max_completion_tokens", 1..=i64::MAX)?;
@@ -108,6 +116,8 @@ impl Params {
         Ok(Params {
             stream,
             include_usage,
+            n,
+            best_of: n,
             sampling,
             max_tokens: max_tokens.map(|limit| limit as usize),
             stop,
@@ -313,14 +323,12 @@ pub(super) const fn empty(name: &'static str) -> Unsupported {
 }
 
 /// A number that has to be 1.
-const fn one(name: &'static str) -> Unsupported {
+pub(super) const fn one(name: &'static str) -> Unsupported {
     Unsupported { name, is_neutral: |value| value.as_f64() == Some(1.0), allowed: "1" }
 }
 
 /// What neither endpoint supports.
 const UNSUPPORTED: &[Unsupported] = &[
-    one("n"),
-    one("best_of"),
     off("use_beam_search"),
     one("length_penalty"),
     off("echo"),

@@ -16,10 +16,14 @@ pub(super) enum Route {
     Version,
     Metrics,
     MetricsSlash,
+    ResetPrefixCache,
+    Sleep,
+    WakeUp,
+    IsSleeping,
 }
 
 impl Route {
-    const ALL: [Route; 11] = [
+    const ALL: [Route; 15] = [
         Route::ChatCompletions,
         Route::Completions,
         Route::Models,
@@ -31,6 +35,10 @@ impl Route {
         Route::Version,
         Route::Metrics,
         Route::MetricsSlash,
+        Route::ResetPrefixCache,
+        Route::Sleep,
+        Route::WakeUp,
+        Route::IsSleeping,
     ];
 
     /// The router's pattern.
@@ -48,6 +56,10 @@ impl Route {
             Route::Version => "/version",
             Route::Metrics => "/metrics",
             Route::MetricsSlash => "/metrics/",
+            Route::ResetPrefixCache => "/reset_prefix_cache",
+            Route::Sleep => "/sleep",
+            Route::WakeUp => "/wake_up",
+            Route::IsSleeping => "/is_sleeping",
         }
     }
 
@@ -81,7 +93,15 @@ impl Route {
 
     /// Probes and scrapes would fill the traces with nothing.
     pub(super) fn has_span(self) -> bool {
-        !matches!(self, Route::Health | Route::Ping | Route::Version | Route::Metrics | Route::MetricsSlash)
+        !matches!(
+            self,
+            Route::Health
+                | Route::Ping
+                | Route::Version
+                | Route::Metrics
+                | Route::MetricsSlash
+                | Route::IsSleeping
+        )
     }
 
     /// The route with this pattern.

@@ -1,6 +1,6 @@
 //! Streamed answers: server-sent events in OpenAI's shape.
 //!
-//! Opening chunk, one chunk a piece, the usage chunk if it was asked for, `[DONE]`. An error after the
+//! An opening chunk a choice, one chunk a piece with the pieces of different choices in the order they come, the usage chunk if it was asked for, `[DONE]`. An error after the
 //! beginning is one event with the error object, and the stream ends without `[DONE]`.
 
 use std::convert::Infallible;
@@ -25,6 +25,9 @@ struct State {
     first: Option<Delta>,
     /// `None` once the last piece is sent. Dropping it earlier aborts the request.
     generation: Option<Generation>,
+    num_choices: usize,
+    /// Of the choices that have ended.
+    total: Usage,
     include_usage: bool,
 }
 
@@ -33,9 +36,17 @@ pub(super) fn response<S: Shape>(
     head: Head,
     first: Delta,
     generation: Generation,
+    num_choices: usize,
     include_usage: bool,
 ) -> Response {
-    let state = State { head, first: Some(first), generation: Some(generation), include_usage };
+    let state = State {
+        head,
+        first: Some(first),
+        generation: Some(generation),
+        num_choices,
+        total: Usage::default(),
+        include_usage,
+    };
     let events = stream::unfold(state, |mut state| async move {
         let bytes = state.next::<S>().await?;
         Some((Ok::<_, Infallible>(bytes), state))
@@ -52,8 +63,10 @@ impl State {
         let mut events = Events::default();
         let delta = match self.first.take() {
             Some(first) => {
-                if let Some(opening) = S::opening(&self.head, usage) {
-                    events.push(&opening);
+                for index in (0..).take(self.num_choices) {
+                    if let Some(opening) = S::opening(&self.head, index, usage) {
+                        events.push(&opening);
+                    }
                 }
                 first
             }
@@ -66,18 +79,21 @@ impl State {
                 }
             },
         };
-        let total = delta.finish.as_ref().map(|finish| finish.usage);
+        if let Some(finish) = &delta.finish {
+            self.total.add_choice(delta.index, finish.usage);
+        }
+        let is_last = generation.is_finished() && delta.finish.is_some();
         events.push(&S::piece(&self.head, delta, usage));
-        if let Some(total) = total {
+        if is_last {
             self.generation = None;
-            self.close::<S>(total, &mut events);
+            self.close::<S>(&mut events);
         }
         Some(events.into())
     }
 
-    fn close<S: Shape>(&self, total: Usage, events: &mut Events) {
+    fn close<S: Shape>(&self, events: &mut Events) {
         if self.include_usage {
-            events.push(&S::closing(&self.head, total));
+            events.push(&S::closing(&self.head, self.total));
         }
         events.0.extend_from_slice(b"data: [DONE]\n\n");
     }

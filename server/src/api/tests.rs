@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
-use crate::testing::{MAX_MODEL_LEN, ToyApi};
+use crate::testing::{MAX_MODEL_LEN, MAX_OPEN, ToyApi};
 
 struct Answer {
     status: StatusCode,
@@ -422,4 +422,130 @@ async fn version_names_the_device() {
     let body = ToyApi::new(&[]).get("/version").await.json();
     assert_eq!((&body["name"], &body["version"]), (&json!("limpid"), &json!(env!("CARGO_PKG_VERSION"))));
     assert_eq!(body["device"]["kind"], "cpu");
+}
+
+#[tokio::test]
+async fn choices_of_a_whole_answer_come_in_order_and_the_prompt_is_billed_once() {
+    let api = ToyApi::new(&[]);
+    for (answer, text) in [
+        (api.chat("hi", json!({"n": 3})).await, "/message/content"),
+        (api.complete("hi>", json!({"n": 3})).await, "/text"),
+    ] {
+        let body = answer.json();
+        let choices = body["choices"].as_array().expect("choices");
+        assert_eq!(choices.len(), 3, "{body}");
+        for (index, choice) in choices.iter().enumerate() {
+            assert_eq!(choice["index"], index);
+            assert_eq!(choice.pointer(text), Some(&json!("hi>")));
+            assert_eq!(choice["finish_reason"], "stop");
+        }
+        let usage = &body["usage"];
+        assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(3), &json!(12)));
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 1);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_opens_every_choice_and_ends_once_after_the_last() {
+    let request = json!({"n": 2, "stream": true, "stream_options": {"include_usage": true}});
+    let chunks = ToyApi::new(&[]).chat("hi", request).await.chunks();
+    let index = |chunk: &Value| chunk["choices"][0]["index"].as_u64().expect("an index");
+    for (position, opening) in chunks[..2].iter().enumerate() {
+        assert_eq!(index(opening), position as u64);
+        assert_eq!(opening["choices"][0]["delta"]["role"], "assistant");
+    }
+    let (usage, pieces) = chunks[2..].split_last().expect("chunks");
+    for choice in 0..2 {
+        let own = || pieces.iter().filter(|chunk| index(chunk) == choice);
+        let text: String =
+            own().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
+        assert_eq!(text, "hi>");
+        assert_eq!(own().filter(|chunk| chunk["choices"][0]["finish_reason"] == "stop").count(), 1);
+    }
+    assert_eq!(usage["choices"], json!([]));
+    assert_eq!(usage["usage"]["completion_tokens"], 8);
+}
+
+#[tokio::test]
+async fn best_of_is_for_whole_completions_and_bills_what_was_left_out() {
+    let api = ToyApi::new(&[]);
+    let body = api.complete("hi", json!({"n": 2, "best_of": 4})).await.json();
+    assert_eq!(body["choices"].as_array().map(Vec::len), Some(2));
+    assert!(body["choices"][0]["logprobs"].is_null(), "they were not asked for");
+    assert_eq!(body["usage"]["completion_tokens"], 12);
+    for (request, param) in [
+        (json!({"best_of": 2, "stream": true}), "best_of"),
+        (json!({"n": 3, "best_of": 2}), "best_of"),
+        (json!({"best_of": 129}), "best_of"),
+        (json!({"n": 129}), "n"),
+    ] {
+        let answer = api.complete("hi", request.clone()).await;
+        assert_eq!(answer.error(400, Value::Null)["param"], param, "{request}");
+    }
+    assert_eq!(api.complete("hi", json!({"best_of": 1, "stream": true})).await.status, 200);
+    api.chat("hi", json!({"best_of": 2})).await.error(400, json!("unsupported_parameter"));
+}
+
+#[tokio::test]
+async fn a_failed_choice_fails_the_answer_and_aborts_the_others() {
+    let api = ToyApi::new(&[]);
+    api.chat("fail", json!({"n": 3})).await.error(500, json!("engine_error"));
+    api.frontend.drained().await;
+}
+
+#[tokio::test]
+async fn a_full_server_answers_503_with_when_to_come_again_and_counts_it() {
+    let api = ToyApi::new(&[]);
+    let more = MAX_OPEN + 1;
+    let answer = api.complete("hi", json!({"n": more})).await;
+    let error = answer.error(503, json!("server_overloaded"));
+    assert_eq!(error["type"], "server_error");
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.contains("7 more") && message.contains("allowed: 6"), "{message}");
+    assert_eq!(answer.headers[header::RETRY_AFTER], "1");
+    assert_eq!(api.complete("hi", json!({"n": MAX_OPEN})).await.status, 200, "it takes no place");
+    let started = api.get("/metrics").await.body;
+    let ended: f64 = started
+        .lines()
+        .filter(|line| line.starts_with("vllm:request_success_total{"))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum();
+    assert_eq!(ended, MAX_OPEN as f64, "a request that was not let in is none that ended");
+}
+
+#[tokio::test]
+async fn a_cache_in_use_is_reset_only_by_force() {
+    let api = ToyApi::new(&["key"]);
+    let reset = async |query: &str, key: &str| {
+        let request = Request::post(format!("/reset_prefix_cache{query}"))
+            .header(header::AUTHORIZATION, format!("Bearer {key}"));
+        api.send(request.body(Body::empty()).expect("a request")).await
+    };
+    reset("", "key").await.error(409, json!("prefix_cache_in_use"));
+    let forced = reset("?reset_running_requests=true", "key").await;
+    assert_eq!((forced.status, forced.body.as_str()), (StatusCode::OK, ""));
+    reset("?reset_running_requests=perhaps", "key").await.error(400, Value::Null);
+    reset("", "wrong").await.error(401, json!("invalid_api_key"));
+    let open = ToyApi::new(&[]);
+    assert_eq!(open.get("/reset_prefix_cache").await.status, StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
+async fn sleep_routes_check_their_arguments() {
+    let api = ToyApi::new(&[]);
+    for (path, status) in [
+        ("/sleep", 200),
+        ("/sleep?level=2&mode=keep", 200),
+        ("/sleep?level=3", 400),
+        ("/sleep?mode=later", 400),
+        ("/sleep?mode=wait", 500),
+        ("/wake_up", 200),
+        ("/wake_up?tags=weights&tags=kv_cache", 200),
+        ("/wake_up?tags=weights", 400),
+    ] {
+        let answer = api.call(Method::POST, path).await;
+        assert_eq!(answer.status.as_u16(), status, "{path}: {}", answer.body);
+    }
+    assert_eq!(api.get("/sleep").await.status, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(api.get("/is_sleeping").await.json(), json!({"is_sleeping": false}));
 }

@@ -5,6 +5,9 @@
 //! strings, accounts (telemetry) and hands the deltas on. Rendering them as JSON is the API's business;
 //! choosing tokens is the engine's.
 //!
+//! A request may have several choices. Each is a request of the engine with its own telemetry guard; they come
+//! back through one [`Generation`], each delta with the index of its choice.
+//!
 //! Everything reaches the task through one channel of [`Event`]s, so an opening always comes before the
 //! steps that answer it, and neither side ever waits for the other: a slow reader's deltas queue up in its
 //! own channel, bounded by its `max_tokens`.
@@ -13,6 +16,7 @@
 //! by the engine's answer to an abort (a [`Generation`] that is dropped asks for one), or, when the engine
 //! is gone, as an error. Only then is its telemetry guard closed.
 
+mod admission;
 mod decoder;
 mod pump;
 mod stop;
@@ -22,18 +26,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use limpid_engine::engine::EngineHandle;
-use limpid_engine::request::{EngineRequest, RequestId, SamplingParams, StepOutput};
-use limpid_telemetry::observation::FinishReason;
+use limpid_engine::engine::{EngineHandle, PauseMode, Reply, SleepLevel, SleepReply};
+use limpid_engine::request::{EngineRequest, RequestId, SamplingParams, Siblings, StepOutput};
+use limpid_telemetry::observation::{FinishReason, SleepState};
 use limpid_telemetry::{
     HttpSpan, ModelTelemetry, Operation, RequestGuard, RequestOutcome, RequestParams, RequestStarted,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+pub use admission::{AdmissionLimits, NotAdmitted};
 pub use decoder::{Logprob, TokenLogprob};
 pub use text::TextModel;
 
+use admission::{Admission, Ticket};
 use decoder::Decoder;
 
 /// `error.type` of a request that the engine gave up.
@@ -47,6 +53,14 @@ pub trait Engine: Send + Sync {
     fn submit(&self, request: EngineRequest) -> bool;
     /// Asks for a request's end; an unknown or finished one is ignored.
     fn abort(&self, id: RequestId);
+    /// Forgets every cached prefix; with `preempt` even if requests run.
+    fn reset_prefix_cache(&self, preempt: bool, done: Reply);
+    /// Stands still and gives up what `level` says, as soon as `mode` allows it.
+    fn sleep(&self, level: SleepLevel, mode: PauseMode, done: SleepReply);
+    /// Goes on.
+    fn wake_up(&self, done: SleepReply);
+    /// Whether it sleeps.
+    fn is_sleeping(&self) -> bool;
     /// Whether it can serve requests: it runs, and its device was not lost.
     fn is_healthy(&self) -> bool;
     /// Aborts everything, reports it and ends. Blocks until it has.
@@ -60,6 +74,22 @@ impl Engine for EngineHandle {
 
     fn abort(&self, id: RequestId) {
         EngineHandle::abort(self, id);
+    }
+
+    fn reset_prefix_cache(&self, preempt: bool, done: Reply) {
+        EngineHandle::reset_prefix_cache(self, preempt, done);
+    }
+
+    fn sleep(&self, level: SleepLevel, mode: PauseMode, done: SleepReply) {
+        EngineHandle::sleep(self, level, mode, done);
+    }
+
+    fn wake_up(&self, done: SleepReply) {
+        EngineHandle::wake_up(self, done);
+    }
+
+    fn is_sleeping(&self) -> bool {
+        EngineHandle::is_sleeping(self)
     }
 
     fn is_healthy(&self) -> bool {
@@ -131,8 +161,10 @@ pub struct NewRequest {
     pub http_span: Option<Arc<HttpSpan>>,
     /// The prompt's ids; not empty.
     pub prompt: Vec<u32>,
-    /// For the engine.
+    /// For the engine. With a seed, each choice's is larger by its index.
     pub sampling: SamplingParams,
+    /// Answers to generate; at least 1.
+    pub num_choices: usize,
     /// Strings that end the text; not empty ones.
     pub stop: Vec<String>,
     /// Leave control tokens out of the text.
@@ -148,6 +180,8 @@ pub struct NewRequest {
 /// One piece of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Delta {
+    /// Which choice this is a piece of, from 0.
+    pub index: u32,
     /// Text that became certain; may be empty.
     pub text: String,
     /// Log-probabilities of the tokens whose text is out, if they were asked for.
@@ -165,6 +199,8 @@ pub struct Finish {
     pub stop: Option<StopCause>,
     /// What it took.
     pub usage: Usage,
+    /// Sum of the tokens' log-probabilities; 0 unless they were asked for.
+    pub cumulative_logprob: f64,
     /// The engine's explanation, with [`FinishReason::Error`].
     pub error: Option<Arc<str>>,
     /// The engine is gone: nothing else will be answered either.
@@ -191,12 +227,27 @@ pub struct Usage {
     pub cached_tokens: usize,
 }
 
-/// An open request as the frontend's task keeps it.
+impl Usage {
+    /// Takes in what one choice took: the prompt is one for all of them, and so is what of it was cached for the
+    /// first.
+    pub fn add_choice(&mut self, index: u32, choice: Usage) {
+        if index == 0 {
+            self.prompt_tokens = choice.prompt_tokens;
+            self.cached_tokens = choice.cached_tokens;
+        }
+        self.completion_tokens += choice.completion_tokens;
+    }
+}
+
+/// An open choice of a request as the frontend's task keeps it.
 struct OpenRequest {
     id: RequestId,
+    index: u32,
     guard: RequestGuard,
+    ticket: Ticket,
     decoder: Decoder,
     usage: Usage,
+    cumulative_logprob: f64,
     was_scheduled: bool,
     deltas: mpsc::UnboundedSender<Delta>,
 }
@@ -204,6 +255,7 @@ struct OpenRequest {
 impl OpenRequest {
     /// Closes the books first and answers then, so that whoever has the answer finds it counted.
     fn end(self, now: Instant, error_type: Option<&'static str>, last: Delta) {
+        drop(self.ticket);
         if let Some(finish) = &last.finish {
             self.guard.finish(RequestOutcome { now, reason: finish.reason, error_type });
         }
@@ -217,10 +269,12 @@ impl OpenRequest {
             reason: FinishReason::Error,
             stop: None,
             usage: self.usage,
+            cumulative_logprob: self.cumulative_logprob,
             error: Some("the engine has ended".into()),
             engine_gone: true,
         };
-        self.end(now, Some(ENGINE_GONE), Delta { finish: Some(finish), ..Delta::default() });
+        let last = Delta { index: self.index, finish: Some(finish), ..Delta::default() };
+        self.end(now, Some(ENGINE_GONE), last);
     }
 }
 
@@ -230,6 +284,7 @@ pub struct Frontend {
     engine: Arc<dyn Engine>,
     telemetry: ModelTelemetry,
     events: mpsc::UnboundedSender<Event>,
+    admission: Arc<Admission>,
     next_id: Arc<AtomicU64>,
     alive: Arc<AtomicBool>,
     num_open: watch::Receiver<usize>,
@@ -242,6 +297,7 @@ impl Frontend {
         engine: Arc<dyn Engine>,
         telemetry: ModelTelemetry,
         text: Arc<dyn TextModel>,
+        limits: AdmissionLimits,
     ) -> (Frontend, JoinHandle<()>) {
         let alive = Arc::new(AtomicBool::new(true));
         let (num_open_sender, num_open) = watch::channel(0);
@@ -257,6 +313,7 @@ impl Frontend {
             engine,
             telemetry,
             events: events.sender,
+            admission: Arc::new(Admission::new(limits)),
             next_id: Arc::new(AtomicU64::new(0)),
             alive,
             num_open,
@@ -264,47 +321,126 @@ impl Frontend {
         (frontend, task)
     }
 
-    /// Hands a request to the engine. If the engine is gone, the answer is one delta that says so.
-    pub fn open(&self, request: NewRequest) -> Generation {
-        let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let guard = self.telemetry.request(
+    /// Hands a request to the engine, choice by choice. If the engine is gone, the answer is one delta per
+    /// choice that says so.
+    ///
+    /// # Errors
+    /// The server is full. The refusal is counted, and nothing else of the request is.
+    pub fn open(&self, request: NewRequest) -> Result<Generation, NotAdmitted> {
+        let NewRequest { prompt, sampling, num_choices, .. } = request;
+        let tickets = self
+            .admission
+            .admit(num_choices, prompt.len())
+            .inspect_err(|refused| self.telemetry.admission_rejected(refused.limit))?;
+        let first_id = self.next_id.fetch_add(num_choices as u64, Ordering::Relaxed);
+        let guards = self.telemetry.choices(
             request.http_span,
             RequestStarted {
                 arrival: request.arrival,
                 operation: request.operation,
                 id: request.id,
-                num_prompt_tokens: request.prompt.len() as u64,
-                max_tokens: request.sampling.max_tokens as u64,
+                num_prompt_tokens: prompt.len() as u64,
+                max_tokens: sampling.max_tokens as u64,
                 params: request.recorded,
             },
+            num_choices,
         );
         let (sender, receiver) = mpsc::unbounded_channel();
-        let open = OpenRequest {
-            id,
-            guard,
-            decoder: Decoder::new(&request.sampling, request.stop, request.skip_special_tokens),
-            usage: Usage { prompt_tokens: request.prompt.len(), ..Usage::default() },
-            was_scheduled: false,
-            deltas: sender,
+        let ids = (first_id..).map(RequestId);
+        let generation = Generation {
+            open: (0..).zip(ids.clone()).take(num_choices).collect(),
+            deltas: receiver,
+            engine: Arc::clone(&self.engine),
         };
-        let generation =
-            Generation { id, deltas: receiver, engine: Arc::clone(&self.engine), finished: false };
-        if let Err(mpsc::error::SendError(event)) = self.events.send(Event::Open(Box::new(open))) {
-            if let Event::Open(open) = event {
-                open.engine_gone(Instant::now());
+        let mut opened = true;
+        for ((index, id), (guard, ticket)) in (0..).zip(ids).zip(guards.into_iter().zip(tickets)) {
+            let open = OpenRequest {
+                id,
+                index,
+                guard,
+                ticket,
+                decoder: Decoder::new(&sampling, request.stop.clone(), request.skip_special_tokens),
+                usage: Usage { prompt_tokens: prompt.len(), ..Usage::default() },
+                cumulative_logprob: 0.0,
+                was_scheduled: false,
+                deltas: sender.clone(),
+            };
+            if let Err(mpsc::error::SendError(event)) = self.events.send(Event::Open(Box::new(open))) {
+                opened = false;
+                if let Event::Open(open) = event {
+                    open.engine_gone(Instant::now());
+                }
             }
-            return generation;
         }
-        // A refused request is ended by the task, which learns of the engine's end as well.
-        let _submitted = self.engine.submit(EngineRequest {
-            id,
-            prompt: request.prompt.into(),
-            params: request.sampling,
-            priority: request.priority,
-            arrival: request.arrival,
-            cache_salt: request.cache_salt,
-        });
-        generation
+        if !opened {
+            return Ok(generation);
+        }
+        let prompt: Arc<[u32]> = prompt.into();
+        for (index, id) in &generation.open {
+            let mut params = sampling.clone();
+            params.seed = params.seed.map(|seed| seed.wrapping_add(u64::from(*index)));
+            // A request that the engine does not take is ended by the task, which learns of the engine's end.
+            let _submitted = self.engine.submit(EngineRequest {
+                id: *id,
+                prompt: Arc::clone(&prompt),
+                params,
+                priority: request.priority,
+                arrival: request.arrival,
+                cache_salt: request.cache_salt.clone(),
+                siblings: (num_choices > 1).then_some(Siblings(first_id)),
+            });
+        }
+        Ok(generation)
+    }
+
+    /// Forgets every cached prefix; `Some(false)` if a request holds a block of the cache and `preempt` is not
+    /// set, `None` if the engine is gone.
+    pub async fn reset_prefix_cache(&self, preempt: bool) -> Option<bool> {
+        let (answer, answered) = oneshot::channel();
+        let done = move |reset| {
+            // Whoever asked may have left.
+            let _ = answer.send(reset);
+        };
+        self.engine.reset_prefix_cache(preempt, Box::new(done));
+        answered.await.ok()
+    }
+
+    /// Sends the engine to sleep and returns once it sleeps; `None` if the engine is gone.
+    pub async fn sleep(&self, level: SleepLevel, mode: PauseMode) -> Option<Result<(), Arc<str>>> {
+        let state = match level {
+            SleepLevel::Pause => SleepState::Paused,
+            SleepLevel::Offload => SleepState::WeightsOffloaded,
+            SleepLevel::Discard => SleepState::DiscardAll,
+        };
+        self.change_sleep(state, |done| self.engine.sleep(level, mode, done)).await
+    }
+
+    /// Wakes the engine up and returns once it is awake; `None` if the engine is gone.
+    pub async fn wake_up(&self) -> Option<Result<(), Arc<str>>> {
+        self.change_sleep(SleepState::Awake, |done| self.engine.wake_up(done)).await
+    }
+
+    /// Whether the engine sleeps.
+    pub fn is_sleeping(&self) -> bool {
+        self.engine.is_sleeping()
+    }
+
+    async fn change_sleep(
+        &self,
+        state: SleepState,
+        ask: impl FnOnce(SleepReply),
+    ) -> Option<Result<(), Arc<str>>> {
+        let (answer, answered) = oneshot::channel();
+        let telemetry = self.telemetry.clone();
+        let done = move |result: Result<(), Arc<str>>| {
+            if result.is_ok() {
+                telemetry.sleep_state_changed(state);
+            }
+            // Whoever asked may have left.
+            let _ = answer.send(result);
+        };
+        ask(Box::new(done));
+        answered.await.ok()
     }
 
     /// Whether requests can be answered: the frontend's task runs and the engine is well.
@@ -335,27 +471,38 @@ impl Frontend {
     }
 }
 
-/// The answer to one request, piece by piece. Dropping it before the last piece aborts the request.
+/// The answer to one request, piece by piece. Dropping it before the last piece aborts what is still open of the
+/// request.
 pub struct Generation {
-    id: RequestId,
+    /// Index and id of the choices that have not ended.
+    open: Vec<(u32, RequestId)>,
     deltas: mpsc::UnboundedReceiver<Delta>,
     engine: Arc<dyn Engine>,
-    finished: bool,
 }
 
 impl Generation {
-    /// The next piece; `None` after the last one, or if the frontend's task failed before it.
+    /// The next piece of any choice; `None` after the last one of the last choice, or if the frontend's task
+    /// failed before it.
     pub async fn next(&mut self) -> Option<Delta> {
         let delta = self.deltas.recv().await;
-        self.finished = delta.as_ref().is_none_or(|delta| delta.finish.is_some());
+        match &delta {
+            Some(delta) if delta.finish.is_none() => {}
+            Some(delta) => self.open.retain(|(index, _)| *index != delta.index),
+            None => self.open.clear(),
+        }
         delta
+    }
+
+    /// Whether every choice has ended.
+    pub fn is_finished(&self) -> bool {
+        self.open.is_empty()
     }
 }
 
 impl Drop for Generation {
     fn drop(&mut self) {
-        if !self.finished {
-            self.engine.abort(self.id);
+        for (_, id) in &self.open {
+            self.engine.abort(*id);
         }
     }
 }

@@ -73,6 +73,9 @@ impl Pump {
             (trace.requests.iter().filter_map(guard).collect(), trace.detail)
         });
         self.telemetry.step_finished(&step.step);
+        if !step.evicted.is_empty() {
+            self.telemetry.blocks_evicted(&step.evicted);
+        }
         for output in step.outputs {
             self.output(output, step.step.finished, now);
         }
@@ -99,14 +102,20 @@ impl Pump {
                 request.usage.cached_tokens = num_cached_tokens as usize;
             }
         }
+        if !output.tokens.is_empty() {
+            request.ticket.prefilled();
+        }
         request.usage.completion_tokens += output.tokens.len();
+        let logprobs = output.tokens.iter().filter_map(|token| token.logprobs.as_ref());
+        request.cumulative_logprob += logprobs.map(|logprobs| f64::from(logprobs.chosen)).sum::<f64>();
         let decoded = request.decoder.push(&output.tokens, output.finish, &*self.text);
         request.guard.text(&decoded.text);
         if decoded.stopped && output.finish.is_none() {
             self.engine.abort(output.id);
         }
         let reason = if decoded.stopped { Some(FinishReason::Stop) } else { output.finish };
-        let mut delta = Delta { text: decoded.text, logprobs: decoded.logprobs, finish: None };
+        let mut delta =
+            Delta { index: request.index, text: decoded.text, logprobs: decoded.logprobs, finish: None };
         let Some(reason) = reason else {
             if !(delta.text.is_empty() && delta.logprobs.is_empty()) {
                 let _ = request.deltas.send(delta);
@@ -117,6 +126,7 @@ impl Pump {
             reason,
             stop: decoded.cause,
             usage: request.usage,
+            cumulative_logprob: request.cumulative_logprob,
             error: output.error,
             engine_gone: false,
         });
@@ -139,7 +149,7 @@ mod tests {
     use limpid_telemetry::Operation;
 
     use super::*;
-    use crate::frontend::{Frontend, Generation, NewRequest, StepSink, channel};
+    use crate::frontend::{AdmissionLimits, Frontend, Generation, NewRequest, StepSink, channel};
     use crate::testing::{ByteModel, RecordingEngine, telemetry};
 
     struct World {
@@ -152,26 +162,36 @@ mod tests {
         fn new() -> World {
             let (sink, events) = channel();
             let engine = Arc::new(RecordingEngine::default());
-            let (frontend, _task) =
-                Frontend::start(events, Arc::clone(&engine) as _, telemetry().1, Arc::new(ByteModel));
+            let (frontend, _task) = Frontend::start(
+                events,
+                Arc::clone(&engine) as _,
+                telemetry().1,
+                Arc::new(ByteModel),
+                AdmissionLimits { max_num_queued_reqs: Some(3), max_num_queued_tokens: None },
+            );
             World { engine, frontend, sink: Some(sink) }
         }
 
         fn open(&self, stop: &[&str]) -> (RequestId, Generation) {
-            let generation = self.frontend.open(NewRequest {
+            let generation = self.frontend.open(World::request(stop, 1)).expect("there is room");
+            (generation.open[0].1, generation)
+        }
+
+        fn request(stop: &[&str], num_choices: usize) -> NewRequest {
+            NewRequest {
                 id: "cmpl-1".to_owned(),
                 operation: Operation::TextCompletion,
                 arrival: Instant::now(),
                 http_span: None,
                 prompt: vec![1, 2, 3],
-                sampling: SamplingParams::default(),
+                sampling: SamplingParams { seed: Some(u64::MAX), ..SamplingParams::default() },
+                num_choices,
                 stop: stop.iter().map(|stop| (*stop).to_owned()).collect(),
                 skip_special_tokens: true,
                 priority: 0,
                 cache_salt: None,
                 recorded: Default::default(),
-            });
-            (generation.id, generation)
+            }
         }
 
         fn step(&self, id: RequestId, text: &str, finish: Option<FinishReason>) {
@@ -201,6 +221,7 @@ mod tests {
             self.sink.as_ref().expect("the engine runs").step(StepOutput {
                 step,
                 outputs: vec![output],
+                evicted: Vec::new(),
                 trace: None,
             });
         }
@@ -269,6 +290,52 @@ mod tests {
         assert!(!world.frontend.is_healthy());
         let (_, mut after) = world.open(&[]);
         assert_eq!(rest(&mut after).await.1.expect("finished").reason, FinishReason::Error);
+    }
+
+    #[tokio::test]
+    async fn choices_are_requests_of_one_group_with_seeds_of_their_own() {
+        let world = World::new();
+        let generation = world.frontend.open(World::request(&[], 3)).expect("there is room");
+        let submitted = world.engine.submitted();
+        let ids: Vec<_> = generation.open.iter().map(|(_, id)| *id).collect();
+        assert_eq!(submitted.iter().map(|request| request.id).collect::<Vec<_>>(), ids);
+        let seeds: Vec<_> = submitted.iter().map(|request| request.params.seed).collect();
+        assert_eq!(seeds, [Some(u64::MAX), Some(0), Some(1)]);
+        assert!(submitted[0].siblings.is_some());
+        assert!(submitted.iter().all(|request| request.siblings == submitted[0].siblings));
+        assert!(submitted.iter().all(|request| Arc::ptr_eq(&request.prompt, &submitted[0].prompt)));
+    }
+
+    #[tokio::test]
+    async fn pieces_carry_the_index_of_their_choice_and_leaving_aborts_the_unfinished_ones() {
+        let world = World::new();
+        let mut generation = world.frontend.open(World::request(&[], 3)).expect("there is room");
+        let ids: Vec<_> = generation.open.iter().map(|(_, id)| *id).collect();
+        world.step(ids[2], "c", None);
+        world.step(ids[0], "a", Some(FinishReason::Length));
+        world.step(ids[1], "b", None);
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let delta = generation.next().await.expect("a piece");
+            seen.push((delta.index, delta.text, delta.finish.is_some()));
+        }
+        let piece = |index, text: &str, ends| (index, text.to_owned(), ends);
+        assert_eq!(seen, [piece(2, "c", false), piece(0, "a", true), piece(1, "b", false)]);
+        assert!(!generation.is_finished());
+        drop(generation);
+        assert_eq!(world.engine.aborted(), ids[1..]);
+    }
+
+    #[tokio::test]
+    async fn a_place_is_free_again_once_the_client_has_the_last_piece() {
+        let world = World::new();
+        let (id, mut first) = world.open(&[]);
+        let _second = world.frontend.open(World::request(&[], 2)).expect("three of three");
+        let refused = world.frontend.open(World::request(&[], 1)).err().expect("four of three");
+        assert_eq!((refused.found, refused.allowed), (3, 3));
+        world.step(id, "a", Some(FinishReason::Stop));
+        rest(&mut first).await;
+        assert!(world.frontend.open(World::request(&[], 1)).is_ok());
     }
 
     #[tokio::test]

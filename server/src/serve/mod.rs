@@ -25,7 +25,7 @@ use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::api::{self, AppParts};
 use crate::cli::ServeArgs;
-use crate::frontend::Frontend;
+use crate::frontend::{AdmissionLimits, Frontend};
 use crate::store;
 
 use listener::{Connections, Port};
@@ -59,6 +59,8 @@ pub struct ServeOptions {
     pub require_gpu: bool,
     /// Telemetry settings from flags; the device is added to the resource.
     pub telemetry: TelemetrySettings,
+    /// How much is let in at once.
+    pub admission: AdmissionLimits,
     /// How often the log says what the engine does; `None` is never.
     pub log_stats_interval: Option<Duration>,
     /// How long running requests get to end at shutdown.
@@ -96,6 +98,7 @@ impl Server {
         let shutdown_timeout = options.shutdown_timeout;
         let log_stats_interval = options.log_stats_interval;
         let api_keys = options.api_keys.clone();
+        let admission = options.admission;
         let served_names = options.served_model_names.clone();
         // Reading, hashing, uploading and compiling take their time and their thread.
         let opened = tokio::task::spawn_blocking(move || startup::open(&options, span_processors))
@@ -114,7 +117,7 @@ impl Server {
         let stats_task =
             log_stats_interval.map(|interval| tokio::spawn(log_stats(model_telemetry.clone(), interval)));
         let (frontend, frontend_task) =
-            Frontend::start(events, engine, model_telemetry, std::sync::Arc::clone(&text));
+            Frontend::start(events, engine, model_telemetry, std::sync::Arc::clone(&text), admission);
         let router = api::router(AppParts {
             frontend: frontend.clone(),
             telemetry: telemetry.clone(),

@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use anyhow::Context;
 use limpid_engine::config::{ResolvedConfig, SchedulingPolicy};
-use limpid_engine::device::{DeviceInfo, find_adapter};
+use limpid_engine::device::{
+    Device, DeviceChoice, DeviceError, DeviceInfo, DeviceLimits, DeviceSource, find_adapter,
+};
 use limpid_engine::engine::EngineHandle;
 use limpid_engine::model::Model;
 use limpid_telemetry::observation::Phase;
@@ -37,7 +39,7 @@ pub(super) fn open(
     span_processors: Vec<Box<dyn SpanProcessor>>,
 ) -> anyhow::Result<Opened> {
     let started = Instant::now();
-    let model = Model::open(&options.model_path)?;
+    let model = Arc::new(Model::open(&options.model_path)?);
     let mut phases = model.opening.to_vec();
     let searched = Instant::now();
     let adapter = find_adapter(options.device, options.require_gpu).context("no device can be used")?;
@@ -50,7 +52,7 @@ pub(super) fn open(
 
     let opening = Instant::now();
     let device = adapter
-        .open(&model.program, &model, config.device_limits())
+        .open(&model.program, &*model, config.device_limits())
         .with_context(|| format!("the device {} cannot be opened", device_info.name))?;
     let load_weights = opening.elapsed();
     phases.extend(device.opening());
@@ -79,7 +81,13 @@ pub(super) fn open(
     let max_model_len = config.max_model_len;
     let has_priorities = config.scheduling_policy == SchedulingPolicy::Priority;
     let (steps, events) = frontend::channel();
-    let engine = EngineHandle::start(config, device, move |step| steps.step(step));
+    let source = ModelOnDevice {
+        model: Arc::clone(&model),
+        choice: options.device,
+        require_gpu: options.require_gpu,
+        limits: config.device_limits(),
+    };
+    let engine = EngineHandle::start(config, device, Box::new(source), move |step| steps.step(step));
     engine.trace_steps(telemetry.step_trace_ratio());
     telemetry.started_up(&phases, started);
     Ok(Opened {
@@ -87,11 +95,30 @@ pub(super) fn open(
         events,
         telemetry,
         model_telemetry,
-        text: Arc::new(model),
+        text: model,
         device: device_info,
         max_model_len,
         has_priorities,
     })
+}
+
+/// Opens the device for the model again after a sleep.
+struct ModelOnDevice {
+    model: Arc<Model>,
+    choice: DeviceChoice,
+    require_gpu: bool,
+    limits: DeviceLimits,
+}
+
+impl DeviceSource for ModelOnDevice {
+    fn open(&mut self) -> Result<Box<dyn Device>, DeviceError> {
+        let adapter = find_adapter(self.choice, self.require_gpu)?;
+        adapter.open(&self.model.program, &*self.model, self.limits)
+    }
+
+    fn discard(&mut self) {
+        self.model.discard_pages();
+    }
 }
 
 fn log_what_is_served(options: &ServeOptions, model: &Model, device: &DeviceInfo, config: &ResolvedConfig) {

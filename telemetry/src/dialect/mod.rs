@@ -19,7 +19,7 @@ use crate::catalogue::{Row, Values};
 use crate::config::MetricsDialect;
 use crate::identity::ModelIdentity;
 use crate::instruments::Instruments;
-use crate::lifecycle::{NewTokens, Preempted, RequestFinished};
+use crate::lifecycle::{NewTokens, ParentFinished, Preempted, RequestFinished};
 use crate::load::EngineLoad;
 use crate::observation::{AdmissionLimit, BlockResidency, SleepState, StepFinished};
 
@@ -40,8 +40,10 @@ pub(crate) trait Dialect: Send + Sync {
     fn step_finished(&self, step: &StepFinished);
     /// A request got tokens.
     fn new_tokens(&self, tokens: &NewTokens);
-    /// A request ended, in whatever way.
+    /// A request ended, in whatever way. With several choices each of them is one.
     fn request_finished(&self, request: &RequestFinished);
+    /// The last choice of what a client sent as one request ended.
+    fn parent_finished(&self, _parent: &ParentFinished) {}
     /// A request lost its blocks.
     fn preempted(&self, _preempted: &Preempted) {}
     /// Sampled KV blocks lost their contents.

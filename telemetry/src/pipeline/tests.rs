@@ -7,11 +7,12 @@ use proptest::prelude::*;
 use super::Telemetry;
 use crate::catalogue::{self, Condition, Kind, Values};
 use crate::config::{DetailedTraces, MetricsDialect, MetricsSettings, TelemetrySettings};
-use crate::fixtures::{Script, detailed, http, identity, in_memory, resolve, sample, step};
+use crate::fixtures::{Script, detailed, http, identity, in_memory, resolve, sample, started, step};
 use crate::identity::{ModelIdentity, StartupTimes};
 use crate::observation::{
     AdmissionLimit, BlockResidency, FinishReason, RequestEventKind as Event, SleepState,
 };
+use crate::request::{RequestOutcome, RequestProgress};
 
 const OPEN_METRICS: Option<&str> = Some("application/openmetrics-text; version=1.0.0");
 
@@ -112,6 +113,43 @@ fn detailed_traces_that_nobody_would_see_are_refused() {
     let disabled = resolve(asked(), &[("OTEL_SDK_DISABLED", "true")]).unwrap();
     let telemetry = Telemetry::start(disabled, Vec::new()).unwrap();
     assert!(telemetry.describe()[0].contains("OTEL_SDK_DISABLED"));
+}
+
+#[test]
+fn choices_of_one_request_are_requests_of_their_own_and_observed_together_at_the_last_ones_end() {
+    let telemetry = scraped_only();
+    let model = telemetry.model(identity());
+    let now = Instant::now();
+    let mut started = started(now);
+    started.params.n = Some(3);
+    let mut guards = model.choices(None, started, 3);
+    let value = |name: &str| vllm(&telemetry.render_metrics(None).body, name);
+    for (index, mut guard) in guards.drain(..).enumerate() {
+        assert_eq!(value("request_params_n_count"), 0.0, "{index} of 3 ended");
+        guard.progress(RequestProgress {
+            new_tokens_at: now,
+            now,
+            events: &[],
+            num_new_tokens: [2, 9, 1][index],
+            times: Default::default(),
+        });
+        // The last one is left to its own drop.
+        if index < 2 {
+            guard.finish(RequestOutcome { now, reason: FinishReason::Stop, error_type: None });
+        }
+    }
+    for (name, expected) in [
+        ("request_params_n_count", 1.0),
+        ("request_params_n_sum", 3.0),
+        ("request_max_num_generation_tokens_count", 1.0),
+        ("request_max_num_generation_tokens_sum", 9.0),
+        ("request_generation_tokens_count", 3.0),
+        ("request_generation_tokens_sum", 12.0),
+        ("request_prompt_tokens_sum", 60.0),
+    ] {
+        assert_eq!(value(name), expected, "{name}");
+    }
+    assert_eq!(finished(&telemetry.render_metrics(None).body, "abort"), 1.0);
 }
 
 #[test]

@@ -61,6 +61,8 @@ pub(super) struct Ledger {
     reported_hits: u64,
     cached_tokens: u64,
     preemption_events: u64,
+    /// Nothing is to be scheduled for now.
+    pub(super) paused: bool,
     pub(super) summary: Summary,
 }
 
@@ -81,6 +83,7 @@ impl Ledger {
             reported_hits: 0,
             cached_tokens: 0,
             preemption_events: 0,
+            paused: false,
             summary: Summary { worlds: 1, ..Summary::default() },
         }
     }
@@ -95,7 +98,10 @@ impl Ledger {
             tokens: Vec::new(),
             histories: Vec::new(),
             root,
-            last_block: BlockHash::root(request.cache_salt.as_deref()),
+            last_block: match request.siblings.filter(|_| !self.config.enable_prefix_caching) {
+                Some(siblings) => BlockHash::root_of_siblings(siblings),
+                None => BlockHash::root(request.cache_salt.as_deref()),
+            },
             events: Vec::new(),
             times: StepTimes::default(),
             computed: HashSet::new(),
@@ -119,6 +125,7 @@ impl Ledger {
         self.plan_stamps.insert(now);
         let config = &self.config;
         assert!(plan.num_tokens() <= config.max_num_batched_tokens, "the token budget is kept");
+        assert!(!self.paused || plan.is_empty() && plan.num_preemptions() == 0, "everything stands still");
         let mut ids = HashSet::new();
         for share in plan.scheduled() {
             assert!(ids.insert(share.id), "request {} is scheduled twice", share.id.0);
@@ -164,12 +171,18 @@ impl Ledger {
         if let Some((pending, (_, tokens))) =
             scheduler.pending().and_then(|pending| Some((pending.clone(), pending.next?)))
             && left > 0
+            && !self.paused
             && plan.num_preemptions() == 0
             && running.len() < config.max_num_seqs
         {
             let enough = tokens.div_ceil(config.block_size);
             assert!(pending.num_free_blocks < enough, "nobody waits for what is there: {pending}");
         }
+    }
+
+    /// All running requests were preempted outside a step.
+    pub(super) fn preempted_all(&mut self, now: Instant) {
+        self.plan_stamps.insert(now);
     }
 
     /// The truth at a position of a live request.
@@ -209,6 +222,11 @@ impl Ledger {
         self.reported_queries += stats.prefix_cache.queries;
         self.reported_hits += stats.prefix_cache.hits;
         self.summary.steps += 1;
+        for seen in &output.evicted {
+            assert!(seen.idle <= seen.lifetime && seen.reuse_gaps.len() < 4, "{seen:?}");
+            let gaps: std::time::Duration = seen.reuse_gaps.iter().sum();
+            assert!(gaps + seen.idle <= seen.lifetime, "{seen:?}");
+        }
         self.summary.preemptions += stats.num_preemptions;
         self.summary.tokens += generated;
         self.summary.hits = self.reported_hits;
@@ -304,7 +322,10 @@ impl Ledger {
         if live.tokens.len() > prompt && !preempted {
             assert_eq!(chunks + cached.unwrap_or_default(), prompt, "chunks of request {}", id.0);
         }
-        self.cached_tokens += cached.unwrap_or_default() as u64;
+        // Without prefix caching siblings share, and nobody counts it.
+        if self.config.enable_prefix_caching {
+            self.cached_tokens += cached.unwrap_or_default() as u64;
+        }
     }
 
     /// Compares the gauges with the queues, and the queues with what is live.

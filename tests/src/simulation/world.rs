@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use limpid_engine::config::{ResolvedConfig, SchedulingPolicy};
 use limpid_engine::device::Batch;
 use limpid_engine::engine::fill_batch;
-use limpid_engine::request::{EngineRequest, RequestId, SampledToken, SamplingParams, StepTimes};
-use limpid_engine::scheduler::{ModelOutput, Outcome, Scheduler, StepPlan};
+use limpid_engine::request::{EngineRequest, RequestId, SampledToken, SamplingParams, Siblings, StepTimes};
+use limpid_engine::scheduler::{ModelOutput, Outcome, Pause, Scheduler, StepPlan};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -58,6 +58,7 @@ impl World {
                 true => SchedulingPolicy::Fcfs,
                 false => SchedulingPolicy::Priority,
             },
+            kv_cache_metrics_sample: rng.random_bool(0.5).then(|| rng.random_range(0.1..=1.0)),
         };
         let vocabulary = rng.random_range(2..=12);
         let prefixes = (0..rng.random_range(1..=3))
@@ -86,8 +87,12 @@ impl World {
     pub(super) fn run(mut self) -> Summary {
         while self.arrivals > 0 {
             self.happen();
+            self.ledger.paused = self.rng.random_bool(0.02);
+            self.scheduler.pause(if self.ledger.paused { Pause::All } else { Pause::Nothing });
             self.step();
         }
+        self.ledger.paused = false;
+        self.scheduler.pause(Pause::Nothing);
         // The best request progresses in every step that preempts nobody, and in one that does, whoever it
         // makes room for does; each can be thrown back only by better ones.
         let mut steps_left = 100 + 20 * self.ledger.live.len() * self.config.max_model_len;
@@ -121,6 +126,12 @@ impl World {
             let idle = self.scheduler.running().next().is_none();
             assert_eq!(self.scheduler.reset_prefix_cache(), idle);
         }
+        if self.rng.random_bool(0.005) {
+            self.tick(3);
+            self.ledger.preempted_all(self.now);
+            self.scheduler.preempt_all(self.now);
+            assert!(self.scheduler.reset_prefix_cache(), "nothing is held any more");
+        }
         self.plant();
     }
 
@@ -146,6 +157,8 @@ impl World {
         }
         let salts = [None, None, None, Some("a"), Some("b")];
         self.tick(3);
+        // An eighth of the prompts has several choices.
+        let choices = if self.rng.random_bool(0.125) { self.rng.random_range(2..=4) } else { 1 };
         let request = EngineRequest {
             id: RequestId(self.next_id),
             prompt: prompt.into(),
@@ -157,10 +170,14 @@ impl World {
             priority: self.rng.random_range(-1..=1),
             arrival: self.now,
             cache_salt: salts[self.rng.random_range(0..salts.len())].map(Arc::from),
+            siblings: (choices > 1).then_some(Siblings(self.next_id)),
         };
-        self.next_id += 1;
-        let accepted = self.scheduler.submit(request.clone(), self.now);
-        self.ledger.submitted(request, accepted);
+        for _ in 0..choices {
+            let request = EngineRequest { id: RequestId(self.next_id), ..request.clone() };
+            self.next_id += 1;
+            let accepted = self.scheduler.submit(request.clone(), self.now);
+            self.ledger.submitted(request, accepted);
+        }
     }
 
     /// Plants the fault, once there is something to plant it in.

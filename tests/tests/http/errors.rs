@@ -76,7 +76,7 @@ async fn every_error_path_has_openais_error_object() {
         ("a text as a number", CHAT, with(chat(4), json!({"temperature": "hot"})), 400, None),
         ("a negative temperature", CHAT, with(chat(4), json!({"temperature": -0.5})), 400, None),
         ("top_p above 1", CHAT, with(chat(4), json!({"top_p": 1.5})), 400, None),
-        ("n above 1", CHAT, with(chat(4), json!({"n": 2})), 400, None),
+        ("n above 128", CHAT, with(chat(4), json!({"n": 129})), 400, None),
         ("stream as text", CHAT, with(chat(4), json!({"stream": "yes"})), 400, None),
         ("usage without a stream", CHAT, with(chat(4), json!({"stream_options": {}})), 400, None),
         ("tools", CHAT, with(chat(4), json!({"tools": [{"type": "function"}]})), 400, None),
@@ -92,10 +92,10 @@ async fn every_error_path_has_openais_error_object() {
 #[tokio::test]
 async fn a_parameter_that_cannot_be_used_is_named_with_what_is_allowed() {
     let server = serve_tiny().await;
-    let error = server.client().post(CHAT, &with(chat(4), json!({"n": 3}))).await.json()["error"].clone();
+    let error = server.client().post(CHAT, &with(chat(4), json!({"n": 300}))).await.json()["error"].clone();
     assert_eq!(error["param"], "n");
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains('n') && message.contains('3') && message.contains('1'), "{message}");
+    assert!(message.contains('n') && message.contains("300") && message.contains("1 to 128"), "{message}");
 }
 
 #[tokio::test]

@@ -1,15 +1,19 @@
-//! The OpenAI contract, as clients see it: answers, streams, errors, disconnects, and how the process starts
-//! and ends.
+//! The OpenAI contract, as clients see it: answers, streams, errors, disconnects, too much at once, and how the
+//! process starts and ends.
 //!
 //! Everything runs against the real binary with a tiny random model on the CPU device.
 
 #![allow(missing_docs)]
 
 mod answers;
+mod capacity;
+mod choices;
 mod disconnects;
 mod errors;
 mod official_client;
+mod prefix_cache;
 mod shutdown;
+mod sleep;
 mod startup;
 mod streams;
 

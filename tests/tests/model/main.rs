@@ -8,6 +8,7 @@
 use std::path::PathBuf;
 
 use limpid_tests::environment::{default_model, has_wgpu_adapter};
+use limpid_tests::exposition::{Format, Scrape};
 use limpid_tests::gaps::Gaps;
 use limpid_tests::server::{MODEL, Options, Server};
 use serde_json::{Value, json};
@@ -161,6 +162,43 @@ async fn eight_clients_get_the_texts_they_get_alone_on_wgpu() {
         return;
     }
     check_company("wgpu", model).await;
+}
+
+/// On a pool for two of four sequences: texts as in a pool for all of them.
+async fn check_preemption(device: &str, model: PathBuf) {
+    let options = Options::new(&model).arg("--device", device).arg("--max-model-len", "128");
+    let request = |index: usize| {
+        let question =
+            ["Tell me about rivers.", "Tell me about bees.", "Tell me about ships.", "Tell me a story."];
+        json!({
+            "model": MODEL, "prompt": question[index], "max_tokens": 80, "temperature": 0, "ignore_eos": true
+        })
+    };
+    let text = |answer: Value| answer["choices"][0]["text"].as_str().expect("a text").to_owned();
+    let mut texts = Vec::new();
+    for blocks in ["65", "17"] {
+        let server = options.clone().arg("--num-gpu-blocks-override", blocks).start().await;
+        let client = server.client();
+        let answers =
+            (0..4).map(|index| async move { client.post("/v1/completions", &request(index)).await.json() });
+        let answers = futures::future::join_all(answers).await;
+        let queries: u64 =
+            answers.iter().filter_map(|answer| answer["usage"]["prompt_tokens"].as_u64()).sum();
+        texts.push(answers.into_iter().map(text).collect::<Vec<_>>());
+        let metrics = client.get("/metrics").await;
+        let metrics = Scrape::parse(metrics.text(), Format::Text004).expect("well-formed");
+        let preempted = metrics.value("vllm:num_preemptions_total", &[]) > 0.0;
+        assert_eq!(preempted, blocks == "17", "preemptions with {blocks} blocks");
+        assert_eq!(metrics.value("vllm:prefix_cache_queries_total", &[]), queries as f64);
+        assert_eq!(metrics.value("vllm:prefix_cache_hits_total", &[]), 0.0, "resumed requests hit unseen");
+    }
+    assert_eq!(texts[0], texts[1]);
+}
+
+#[tokio::test]
+async fn preempted_requests_say_what_unhurried_ones_say_on_the_cpu_device() {
+    let Some(model) = default_model() else { return };
+    check_preemption("cpu", model).await;
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ use super::{Dialect, attributes};
 use crate::catalogue::Row;
 use crate::identity::ModelIdentity;
 use crate::instruments::{Counter, Gauge, Histogram, Instruments};
-use crate::lifecycle::{NewTokens, RequestFinished};
+use crate::lifecycle::{NewTokens, ParentFinished, RequestFinished};
 use crate::observation::{AdmissionLimit, BlockResidency, FinishReason, SleepState, StepFinished};
 
 /// Label values of `engine_sleep_state`, with the state that each stands for.
@@ -230,9 +230,7 @@ impl Dialect for Vllm {
         }
         self.request_prompt_tokens.record(request.num_processed_prompt_tokens as f64, None);
         self.request_generation_tokens.record(request.num_generation_tokens as f64, None);
-        self.request_max_num_generation_tokens.record(request.num_generation_tokens as f64, None);
         self.request_params_max_tokens.record(request.max_tokens as f64, None);
-        self.request_params_n.record(request.n as f64, None);
         self.request_num_preemptions.record(request.num_preemptions as f64, None);
         self.request_prefill_kv_computed_tokens.record(request.num_prefill_computed_tokens as f64, None);
         if let Some(times) = &request.times {
@@ -251,6 +249,11 @@ impl Dialect for Vllm {
                 self.kv_block_reuse_gap.record(gap.as_secs_f64(), None);
             }
         }
+    }
+
+    fn parent_finished(&self, parent: &ParentFinished) {
+        self.request_params_n.record(parent.n as f64, None);
+        self.request_max_num_generation_tokens.record(parent.max_num_generation_tokens as f64, None);
     }
 
     fn admission_rejected(&self, limit: AdmissionLimit) {

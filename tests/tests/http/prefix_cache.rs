@@ -1,0 +1,70 @@
+//! The prefix cache as clients and operators see it.
+
+use http::Method;
+use limpid_tests::server::{Options, Server, slow_model, tiny_model};
+use serde_json::{Value, json};
+
+use crate::{COMPLETIONS, completion, scrape, with};
+
+const BLOCK: u64 = 16;
+
+fn request(max_tokens: u64) -> Value {
+    let prompt: Vec<u64> = (0..4 * BLOCK + 3).map(|position| 40 + position % 50).collect();
+    with(completion(max_tokens), json!({"prompt": prompt}))
+}
+
+async fn cached_tokens(server: &Server) -> u64 {
+    let answer = server.client().post(COMPLETIONS, &request(2)).await.json();
+    answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("cached_tokens")
+}
+
+async fn reset(server: &Server, query: &str) -> u16 {
+    let path = format!("/reset_prefix_cache{query}");
+    server.client().request(Method::POST, &path, &[], Default::default()).await.status.as_u16()
+}
+
+#[tokio::test]
+async fn a_prompt_of_four_blocks_and_three_computes_three_tokens_the_second_time() {
+    let server = Options::new(&tiny_model()).start().await;
+    assert_eq!(cached_tokens(&server).await, 0);
+    assert_eq!(cached_tokens(&server).await, 4 * BLOCK);
+    let scrape = scrape(server.client()).await;
+    let source = |source| scrape.value("vllm:prompt_tokens_by_source_total", &[("source", source)]);
+    let whole = 4.0 * BLOCK as f64;
+    assert_eq!((source("local_compute"), source("local_cache_hit")), (whole + 3.0 + 3.0, whole));
+    assert_eq!(scrape.value("vllm:prefix_cache_hits_total", &[]), whole);
+    assert_eq!(scrape.histogram("vllm:request_prefill_kv_computed_tokens").sum, whole + 6.0);
+}
+
+#[tokio::test]
+async fn after_a_reset_nothing_is_cached() {
+    let server = Options::new(&tiny_model()).start().await;
+    cached_tokens(&server).await;
+    assert_eq!(reset(&server, "").await, 200);
+    assert_eq!(cached_tokens(&server).await, 0);
+    assert_eq!(cached_tokens(&server).await, 4 * BLOCK);
+}
+
+#[tokio::test]
+async fn a_forced_reset_lets_running_requests_go_on_as_if_nothing_had_been() {
+    let server = Options::new(&slow_model()).start().await;
+    let client = server.client();
+    let wanted = client.post(COMPLETIONS, &request(60)).await.json()["choices"][0]["text"].clone();
+    let mut stream = client.stream(COMPLETIONS, &[], &with(request(60), json!({"stream": true}))).await;
+    let mut text = String::new();
+    let mut chunks = 0;
+    while let Some(data) = stream.next().await.filter(|data| data != "[DONE]") {
+        let chunk: Value = serde_json::from_str(&data).expect("JSON");
+        text.push_str(chunk["choices"][0]["text"].as_str().expect("a text"));
+        chunks += 1;
+        if chunks == 3 {
+            assert_eq!(reset(&server, "").await, 409, "a request runs");
+            assert_eq!(reset(&server, "?reset_running_requests=true").await, 200);
+        }
+    }
+    assert_eq!(json!(text), wanted);
+    let scrape = scrape(client).await;
+    assert_eq!(scrape.value("vllm:num_preemptions_total", &[]), 1.0);
+    assert_eq!(scrape.value("vllm:prefix_cache_queries_total", &[]), 2.0 * 67.0);
+    assert_eq!(scrape.histogram("vllm:request_num_preemptions").sum, 1.0);
+}
