@@ -11,7 +11,7 @@ use limpid_telemetry::{DetailedTraces, TelemetrySettings};
 
 use crate::logging::{self, LogFormat};
 use crate::serve::{self, ServeOptions};
-use crate::{bench, demo, store};
+use crate::{bench, demo, inspect, store};
 
 /// An LLM inference server whose inside can be seen: OpenAI API, wgpu compute, OpenTelemetry
 #[derive(Debug, Parser)]
@@ -35,6 +35,8 @@ pub enum Command {
     Pull(store::PullArgs),
     /// List the local store
     Models(store::ModelsArgs),
+    /// Show what a model file is and what serving it takes
+    Inspect(inspect::InspectArgs),
 }
 
 impl Cli {
@@ -52,6 +54,7 @@ impl Cli {
             Command::Bench(args) => bench::run(*args),
             Command::Pull(args) => store::pull(args),
             Command::Models(args) => store::models(args),
+            Command::Inspect(args) => inspect::run(&args),
         }
     }
 }
