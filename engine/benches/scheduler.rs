@@ -23,6 +23,7 @@ fn decoding() -> Scheduler {
         num_blocks: 2 * MAX_MODEL_LEN / 16,
         enable_prefix_caching: true,
         scheduling_policy: SchedulingPolicy::Fcfs,
+        cost: Default::default(),
     });
     for id in 0..SEQUENCES as u64 {
         let request = EngineRequest {

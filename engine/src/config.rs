@@ -11,7 +11,7 @@
 //! - `--max-num-seqs` sequences of `--max-model-len` tokens, because more can never be in use at once.
 
 use crate::device::{DeviceLimits, DeviceMemory};
-use crate::program::Program;
+use crate::program::{CostModel, Program};
 
 /// Bytes of the KV pool on a device whose memory is not known or not its own: small enough for a laptop that has other
 /// things to do, large enough for tens of thousands of tokens of a small model.
@@ -122,6 +122,7 @@ impl EngineConfig {
             num_blocks: num_blocks.min(u32::MAX as usize / block_size),
             enable_prefix_caching: self.enable_prefix_caching,
             scheduling_policy: self.scheduling_policy,
+            cost: CostModel::new(program),
         })
     }
 }
@@ -195,6 +196,8 @@ pub struct ResolvedConfig {
     pub enable_prefix_caching: bool,
     /// Order of the waiting queue.
     pub scheduling_policy: SchedulingPolicy,
+    /// What a step costs, for its report.
+    pub cost: CostModel,
 }
 
 impl ResolvedConfig {

@@ -18,7 +18,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -43,6 +43,8 @@ enum Command {
 struct State {
     alive: AtomicBool,
     healthy: AtomicBool,
+    /// Share of steps to look into, as the bits of an `f64`.
+    step_trace_ratio: AtomicU64,
 }
 
 /// Handle to a running engine. Cheap to clone; the thread ends at [`EngineHandle::shutdown`] or when the
@@ -66,7 +68,11 @@ impl EngineHandle {
         on_step: impl FnMut(StepOutput) + Send + 'static,
     ) -> EngineHandle {
         let (commands, receiver) = mpsc::channel();
-        let state = Arc::new(State { alive: AtomicBool::new(true), healthy: AtomicBool::new(true) });
+        let state = Arc::new(State {
+            alive: AtomicBool::new(true),
+            healthy: AtomicBool::new(true),
+            step_trace_ratio: AtomicU64::new(0),
+        });
         let engine = step::Engine::new(&config, device, receiver, state.clone());
         let ended = EndOfThread(state.clone());
         let thread = std::thread::Builder::new()
@@ -93,6 +99,12 @@ impl EngineHandle {
     pub fn abort(&self, id: RequestId) {
         // An engine that has ended has no request to abort.
         let _ = self.commands.send(Command::Abort(id));
+    }
+
+    /// From now on looks into this share of the steps, chosen by chance, which may make those steps slower and
+    /// no other; 0, as in the beginning, looks into none.
+    pub fn trace_steps(&self, ratio: f64) {
+        self.state.step_trace_ratio.store(ratio.to_bits(), Ordering::Relaxed);
     }
 
     /// Whether the thread runs.

@@ -230,6 +230,57 @@ pub struct BatchShape {
     pub context: u64,
 }
 
+/// [`Program::total_cost`] for any batch without going through the ops: what they state is a constant for the
+/// weights plus a multiple of each of the batch's numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CostModel {
+    fixed: Cost,
+    token: Cost,
+    logits_row: Cost,
+    attended: Cost,
+    context: Cost,
+}
+
+impl CostModel {
+    /// Learns the program's multiples from batches that differ in one number.
+    pub fn new(program: &Program) -> CostModel {
+        let fixed = program.total_cost(BatchShape::default());
+        let alone = |batch| {
+            let cost = program.total_cost(batch);
+            Cost {
+                flops: cost.flops - fixed.flops,
+                bytes_read: cost.bytes_read - fixed.bytes_read,
+                bytes_written: cost.bytes_written - fixed.bytes_written,
+            }
+        };
+        CostModel {
+            fixed,
+            token: alone(BatchShape { tokens: 1, ..BatchShape::default() }),
+            logits_row: alone(BatchShape { logits_rows: 1, ..BatchShape::default() }),
+            attended: alone(BatchShape { attended: 1, ..BatchShape::default() }),
+            context: alone(BatchShape { context: 1, ..BatchShape::default() }),
+        }
+    }
+
+    /// Cost of the whole forward pass for a batch.
+    pub fn cost(&self, batch: BatchShape) -> Cost {
+        let mut total = self.fixed;
+        for (number, each) in [
+            (batch.tokens, self.token),
+            (batch.logits_rows, self.logits_row),
+            (batch.attended, self.attended),
+            (batch.context, self.context),
+        ] {
+            total += Cost {
+                flops: number * each.flops,
+                bytes_read: number * each.bytes_read,
+                bytes_written: number * each.bytes_written,
+            };
+        }
+        total
+    }
+}
+
 const F32: u64 = 4;
 
 impl Program {

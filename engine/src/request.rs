@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use limpid_telemetry::observation::{
-    FinishReason, RequestEvent, RequestEventKind, StepFinished, StepTimes,
+    FinishReason, RequestEvent, RequestEventKind, StepDetail, StepFinished, StepPart, StepTimes,
 };
 
 /// Names a request inside the process. The caller makes them unique.
@@ -115,6 +115,15 @@ pub struct RequestOutput {
     pub error: Option<Arc<str>>,
 }
 
+/// A step that was chosen to be looked into.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepTrace {
+    /// The requests of its batch.
+    pub requests: Vec<RequestId>,
+    /// What it spent its time on.
+    pub detail: StepDetail,
+}
+
 /// Everything one step produced. Steps that produced nothing for anyone still report their stats.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepOutput {
@@ -122,4 +131,6 @@ pub struct StepOutput {
     pub step: StepFinished,
     /// Outputs of the requests that have any.
     pub outputs: Vec<RequestOutput>,
+    /// Present on sampled steps; see [`crate::engine::EngineHandle::trace_steps`].
+    pub trace: Option<Box<StepTrace>>,
 }

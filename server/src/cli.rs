@@ -7,7 +7,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use limpid_engine::config::{EngineConfig, SchedulingPolicy};
 use limpid_engine::device::DeviceChoice;
-use limpid_telemetry::{DetailedTraces, TelemetrySettings};
+use limpid_telemetry::{DetailedTraces, MetricsDialect, MetricsSettings, TelemetrySettings};
 
 use crate::logging::{self, LogFormat};
 use crate::serve::{self, ServeOptions};
@@ -130,9 +130,54 @@ pub struct ServeArgs {
     #[arg(long, value_name = "URL")]
     pub otlp_metrics_endpoint: Option<String>,
 
+    /// Where to push log records by OTLP; the lines on stderr are there in any case
+    #[arg(long, value_name = "URL")]
+    pub otlp_logs_endpoint: Option<String>,
+
     /// Measure the device's part of each request as well: forward pass (model), execution (worker), or all
     #[arg(long, value_name = "WHAT", value_enum, num_args = 1.., value_delimiter = ',')]
     pub collect_detailed_traces: Vec<Detail>,
+
+    /// Share of engine steps that get a trace of their own, op by op, with --collect-detailed-traces all
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    pub detailed_trace_step_ratio: f64,
+
+    /// Write vLLM's attribute spellings on model spans beside the conventions'
+    #[arg(long)]
+    pub vllm_compatible_attributes: bool,
+
+    /// Names under which metrics appear
+    #[arg(
+        long, value_name = "NAMES", value_enum, num_args = 1.., value_delimiter = ',',
+        default_values_t = [Dialect::Vllm, Dialect::Genai, Dialect::Limpid]
+    )]
+    pub metrics_dialects: Vec<Dialect>,
+
+    /// Bounds of vLLM's histograms as JSON, by bucket family: {"request_latency": [0.1, 1, 10]}; families are
+    /// request_latency, time_to_first_token, inter_token_latency, iteration_tokens, request_params_n,
+    /// request_num_preemptions, request_tokens and kv_cache_residency
+    #[arg(long, value_name = "JSON", value_parser = histogram_buckets)]
+    pub custom_histogram_buckets: Option<HistogramBuckets>,
+
+    /// Also show the metrics that this version of vLLM still had, under their old names
+    #[arg(long, value_name = "VERSION")]
+    pub show_hidden_metrics_for_version: Option<String>,
+
+    /// No metrics of the engine and of requests, and no log line about them; traces stay
+    #[arg(long)]
+    pub disable_log_stats: bool,
+
+    /// Seconds between two log lines about the engine; an idle engine is silent
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    pub log_stats_interval: u64,
+
+    /// Count the floating-point operations and the bytes that each step states
+    #[arg(long)]
+    pub enable_mfu_metrics: bool,
+
+    /// Longest time between two tokens that is still good; adds a metric of the batch that keeps it
+    #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub slo_inter_token_ms: Option<u64>,
 
     /// Form of the log lines on stderr; RUST_LOG chooses which
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
@@ -168,6 +213,37 @@ pub enum Device {
     Cpu,
 }
 
+/// `--metrics-dialects`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Dialect {
+    /// vllm:… as vLLM 0.33 has them
+    Vllm,
+    /// gen_ai.server.* and http.server.* of the semantic conventions
+    Genai,
+    /// What neither has: saturation, time preempted, steps, exporters
+    Limpid,
+    /// sglang:… as SGLang 0.5.23 has them
+    Sglang,
+}
+
+/// `--custom-histogram-buckets`: family and bounds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HistogramBuckets(pub Vec<(String, Vec<f64>)>);
+
+/// Reads the JSON; what the families and bounds may be is the telemetry's business.
+fn histogram_buckets(text: &str) -> Result<HistogramBuckets, String> {
+    let families: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))?;
+    let bounds = |(family, value): (String, serde_json::Value)| {
+        let numbers = value
+            .as_array()
+            .and_then(|bounds| bounds.iter().map(serde_json::Value::as_f64).collect::<Option<Vec<f64>>>());
+        let numbers = numbers.ok_or_else(|| format!("{family} is {value}; allowed: a list of numbers"))?;
+        Ok((family, numbers))
+    };
+    families.into_iter().map(bounds).collect::<Result<_, String>>().map(HistogramBuckets)
+}
+
 /// `--collect-detailed-traces`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Detail {
@@ -175,7 +251,7 @@ pub enum Detail {
     Model,
     /// gen_ai.latency.time_in_model_execute
     Worker,
-    /// Both
+    /// Both, and a trace of its own for a share of the engine's steps
     All,
 }
 
@@ -200,6 +276,7 @@ impl ServeArgs {
             },
             require_gpu: self.require_gpu,
             telemetry: self.telemetry_settings(),
+            log_stats_interval: Some(Duration::from_secs(self.log_stats_interval)),
             shutdown_timeout: Duration::from_secs(self.shutdown_timeout),
         }
     }
@@ -229,9 +306,35 @@ impl ServeArgs {
         TelemetrySettings {
             otlp_traces_endpoint: self.otlp_traces_endpoint.clone(),
             otlp_metrics_endpoint: self.otlp_metrics_endpoint.clone(),
+            otlp_logs_endpoint: self.otlp_logs_endpoint.clone(),
             collect_detailed_traces: self.collect_detailed_traces.iter().map(detail).collect(),
+            metrics: self.metrics_settings(),
+            detailed_trace_step_ratio: Some(self.detailed_trace_step_ratio),
+            vllm_compatible_attributes: self.vllm_compatible_attributes,
             service_version: env!("CARGO_PKG_VERSION"),
             ..TelemetrySettings::default()
+        }
+    }
+
+    fn metrics_settings(&self) -> MetricsSettings {
+        let dialect = |dialect: &Dialect| match dialect {
+            Dialect::Vllm => MetricsDialect::Vllm,
+            Dialect::Genai => MetricsDialect::GenAi,
+            Dialect::Limpid => MetricsDialect::Limpid,
+            Dialect::Sglang => MetricsDialect::Sglang,
+        };
+        MetricsSettings {
+            dialects: self.metrics_dialects.iter().map(dialect).collect(),
+            custom_histogram_buckets: self
+                .custom_histogram_buckets
+                .clone()
+                .map(|HistogramBuckets(families)| families)
+                .unwrap_or_default(),
+            show_hidden_metrics_for_version: self.show_hidden_metrics_for_version.clone(),
+            disable_log_stats: self.disable_log_stats,
+            enable_mfu_metrics: self.enable_mfu_metrics,
+            slo_inter_token: self.slo_inter_token_ms.map(Duration::from_millis),
+            ..MetricsSettings::default()
         }
     }
 }
@@ -316,5 +419,39 @@ mod tests {
         };
         assert_eq!(options.engine, expected);
         assert_eq!(options.served_model_names, ["a", "b"]);
+    }
+
+    #[test]
+    fn metrics_flags_reach_the_telemetry() {
+        let options = serve(
+            "--metrics-dialects vllm,sglang --show-hidden-metrics-for-version 0.11 --disable-log-stats \
+             --enable-mfu-metrics --slo-inter-token-ms 50 --log-stats-interval 7 \
+             --custom-histogram-buckets {\"request_latency\":[0.1,1,10]}",
+        )
+        .expect("all of them exist")
+        .options("m.gguf".into());
+        let expected = MetricsSettings {
+            dialects: vec![MetricsDialect::Vllm, MetricsDialect::Sglang],
+            custom_histogram_buckets: vec![("request_latency".to_owned(), vec![0.1, 1.0, 10.0])],
+            show_hidden_metrics_for_version: Some("0.11".to_owned()),
+            disable_log_stats: true,
+            enable_mfu_metrics: true,
+            slo_inter_token: Some(Duration::from_millis(50)),
+            ..MetricsSettings::default()
+        };
+        assert_eq!(options.telemetry.metrics, expected);
+        assert_eq!(options.log_stats_interval, Some(Duration::from_secs(7)));
+        let defaults = serve("").expect("no argument is required").options("m.gguf".into());
+        assert_eq!(defaults.telemetry.metrics, MetricsSettings::default());
+    }
+
+    #[test]
+    fn buckets_that_are_no_lists_of_numbers_are_refused_with_their_family() {
+        for wrong in ["[1]", "{\"request_latency\":[true]}", "{\"request_latency\":1}", "{"] {
+            let arguments = ["limpid", "serve", "--custom-histogram-buckets", wrong];
+            let message = Cli::try_parse_from(arguments).expect_err(wrong).to_string();
+            let named = message.contains("request_latency is") || message.contains("JSON object");
+            assert!(named, "{message}");
+        }
     }
 }

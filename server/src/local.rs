@@ -57,6 +57,7 @@ impl TargetArgs {
                 service_version: env!("CARGO_PKG_VERSION"),
                 ..TelemetrySettings::default()
             },
+            log_stats_interval: None,
             shutdown_timeout: Duration::from_secs(1),
         }
     }

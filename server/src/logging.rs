@@ -1,8 +1,12 @@
-//! Log lines on stderr: what the program itself has to say, as text or as JSON.
+//! Log lines on stderr: what the program itself has to say, as text or as JSON. The same events go to OTLP if
+//! that was asked for; see `limpid_telemetry::OtlpLogLayer`.
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
+use limpid_telemetry::OtlpLogLayer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 /// `--log-format`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -22,14 +26,13 @@ const DEFAULT_FILTER: &str = "warn,limpid=info,limpid_engine=info,limpid_telemet
 /// Starts logging. Does nothing if this process logs already, as in tests.
 pub fn init(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    let _already_logging = match format {
-        LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let lines = match format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
+    let _already_logging =
+        tracing_subscriber::registry().with(filter).with(lines).with(OtlpLogLayer).try_init();
 }
 
 #[cfg(test)]

@@ -142,9 +142,11 @@ impl ScriptedEngine {
             times: StepTimes::default(),
             num_prompt_tokens: 0,
             num_generation_tokens: u64::from(token.is_some()),
+            work: Default::default(),
+            apply: Default::default(),
         };
         if let Some(steps) = &*self.steps.lock().expect("no panic") {
-            steps.step(StepOutput { step, outputs: vec![output] });
+            steps.step(StepOutput { step, outputs: vec![output], trace: None });
         }
     }
 }
@@ -246,9 +248,8 @@ pub(crate) fn telemetry() -> (Telemetry, ModelTelemetry) {
     let telemetry = Telemetry::start(config, Vec::new()).expect("nothing to export");
     let model = telemetry.model(ModelIdentity {
         model_name: "toy".to_owned(),
-        engine: 0,
         max_model_len: MAX_MODEL_LEN,
-        cache_config: Vec::new(),
+        ..ModelIdentity::default()
     });
     (telemetry, model)
 }

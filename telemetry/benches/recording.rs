@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use limpid_telemetry::observation::{
-    FinishReason, RequestEvent, RequestEventKind, SchedulerStats, StepFinished, StepTimes,
+    FinishReason, RequestEvent, RequestEventKind, SchedulerStats, StepFinished, StepTimes, StepWork,
 };
 use limpid_telemetry::{
     HttpRequestStarted, HttpSpan, ModelIdentity, ModelTelemetry, Operation, RequestGuard, RequestOutcome,
@@ -30,7 +30,8 @@ fn telemetry(sampler: &'static str) -> (Telemetry, ModelTelemetry) {
         model_name: "model".to_owned(),
         engine: 0,
         max_model_len: 8192,
-        cache_config: Vec::new(),
+        max_num_seqs: 128,
+        ..ModelIdentity::default()
     });
     (telemetry, model)
 }
@@ -38,6 +39,7 @@ fn telemetry(sampler: &'static str) -> (Telemetry, ModelTelemetry) {
 fn open(telemetry: &Telemetry, model: &ModelTelemetry, at: Instant) -> (Arc<HttpSpan>, RequestGuard) {
     let http = telemetry.http_request(HttpRequestStarted {
         at,
+        version: http::Version::HTTP_11,
         method: &http::Method::POST,
         route: Some("/v1/chat/completions"),
         path: "/v1/chat/completions",
@@ -79,6 +81,8 @@ fn recording(criterion: &mut Criterion) {
             times: StepTimes::default(),
             num_prompt_tokens: 0,
             num_generation_tokens: 8,
+            work: StepWork::default(),
+            apply: Duration::ZERO,
         };
         criterion.bench_function(&format!("step/{name}"), |bencher| {
             bencher.iter(|| model.step_finished(black_box(&step)));

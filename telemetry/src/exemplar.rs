@@ -85,6 +85,13 @@ impl ExemplarStore {
         series
     }
 
+    /// Bounds of a stream's series without attributes; `None` if there is none.
+    pub(crate) fn bounds_without_attributes(&self, stream: &str) -> Option<Vec<f64>> {
+        let all = self.series.read().unwrap_or_else(PoisonError::into_inner);
+        let series = all.get(stream)?.iter().find(|series| series.attributes.is_empty())?;
+        Some(series.bounds.clone())
+    }
+
     /// The exemplars of a series by what an exporter sees of it; `None` if it keeps none.
     pub(crate) fn find(
         &self,

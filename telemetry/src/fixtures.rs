@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SimpleSpanProcessor, SpanData};
 
 use crate::config::{ConfigError, DetailedTraces, TelemetryConfig, TelemetrySettings};
+use crate::identity::{ModelIdentity, PoolIdentity};
 use crate::observation::{
     FinishReason, PrefixCacheStats, RequestEvent, RequestEventKind, SchedulerStats, StepFinished, StepTimes,
+    StepWork,
 };
-use crate::pipeline::{ModelIdentity, ModelTelemetry, Telemetry};
+use crate::pipeline::{ModelTelemetry, Telemetry};
 use crate::request::{
     Operation, RequestGuard, RequestOutcome, RequestParams, RequestProgress, RequestStarted,
 };
-use crate::trace::{HttpRequestStarted, HttpSpan};
+use crate::trace::{HttpRequestStarted, HttpSpan, RequestLink};
 
 pub(crate) const MODEL: &str = "tiny";
 
@@ -48,13 +50,17 @@ pub(crate) fn identity() -> ModelIdentity {
         model_name: MODEL.to_owned(),
         engine: 0,
         max_model_len: 100,
+        max_num_seqs: 8,
         cache_config: vec![("block_size", "16".to_owned()), ("num_gpu_blocks", "64".to_owned())],
+        pool: PoolIdentity { num_blocks: 63, block_size: 16, num_bytes: 1 << 30 },
+        ..ModelIdentity::default()
     }
 }
 
 pub(crate) fn http(telemetry: &Telemetry, at: Instant, headers: &http::HeaderMap) -> Arc<HttpSpan> {
     telemetry.http_request(HttpRequestStarted {
         at,
+        version: http::Version::HTTP_11,
         method: &http::Method::POST,
         route: Some("/v1/chat/completions"),
         path: "/v1/chat/completions",
@@ -92,6 +98,10 @@ pub(crate) struct Script {
 impl Script {
     pub(crate) fn new(model: &ModelTelemetry, parent: Option<Arc<HttpSpan>>, base: Instant) -> Script {
         Script { base, guard: model.request(parent, started(base)), times: StepTimes::default() }
+    }
+
+    pub(crate) fn link(&self) -> Option<RequestLink> {
+        self.guard.link()
     }
 
     fn at(&self, milliseconds: u64) -> Instant {
@@ -155,10 +165,15 @@ pub(crate) fn step(base: Instant) -> StepFinished {
             kv_cache_usage: 0.25,
             prefix_cache: PrefixCacheStats { requests: 1, queries: 20, hits: 16 },
             num_preemptions: 1,
+            num_evictable_blocks: 8,
+            num_evicted_blocks: 2,
+            num_corrupted_requests: 0,
         },
         times: StepTimes::default(),
         num_prompt_tokens: 4,
         num_generation_tokens: 3,
+        work: StepWork { flops: 100, bytes_read: 10, bytes_written: 1, num_context_tokens: 50 },
+        apply: Duration::from_micros(10),
     }
 }
 

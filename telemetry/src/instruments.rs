@@ -2,7 +2,8 @@
 //!
 //! Recording afterwards is an atomic addition: no look-up, no allocation, no attribute. A bound counter or
 //! histogram exists at 0 from the moment it is made; a gauge is a number that is read when somebody collects,
-//! so an idle one is reported as well, under delta temporality too.
+//! so an idle one is reported as well, under delta temporality too. A row that is switched off gives a handle
+//! that records nothing, so that dialects need not ask.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{BoundCounter, BoundHistogram, Meter};
 
-use crate::catalogue::{Condition, Kind, Row};
-use crate::config::Measure;
+use crate::catalogue::Row;
+use crate::config::MetricsConfig;
 use crate::exemplar::{ExemplarStore, SeriesExemplars, SpanLink};
 
 /// Makes instruments. Cheap to clone.
@@ -19,24 +20,27 @@ use crate::exemplar::{ExemplarStore, SeriesExemplars, SpanLink};
 pub(crate) struct Instruments {
     meter: Meter,
     exemplars: Arc<ExemplarStore>,
-    measure: Measure,
+    config: Arc<MetricsConfig>,
 }
 
 /// A bound counter.
 #[derive(Clone)]
-pub(crate) struct Counter(BoundCounter<u64>);
+pub(crate) struct Counter(Option<BoundCounter<u64>>);
 
 impl Counter {
     pub(crate) fn add(&self, value: u64) {
-        if value > 0 {
-            self.0.add(value);
+        if let (Some(counter), true) = (&self.0, value > 0) {
+            counter.add(value);
         }
     }
 }
 
 /// A bound histogram with its exemplars.
 #[derive(Clone)]
-pub(crate) struct Histogram {
+pub(crate) struct Histogram(Option<BoundSeries>);
+
+#[derive(Clone)]
+struct BoundSeries {
     bound: BoundHistogram<f64>,
     exemplars: Arc<SeriesExemplars>,
 }
@@ -44,9 +48,10 @@ pub(crate) struct Histogram {
 impl Histogram {
     /// Records a value; with a link it becomes its bucket's exemplar.
     pub(crate) fn record(&self, value: f64, link: Option<SpanLink>) {
-        self.bound.record(value);
+        let Some(series) = &self.0 else { return };
+        series.bound.record(value);
         if let Some(link) = link {
-            self.exemplars.record(value, link);
+            series.exemplars.record(value, link);
         }
     }
 }
@@ -62,34 +67,37 @@ impl Gauge {
 }
 
 impl Instruments {
-    pub(crate) fn new(meter: Meter, exemplars: Arc<ExemplarStore>, measure: Measure) -> Instruments {
-        Instruments { meter, exemplars, measure }
+    pub(crate) fn new(
+        meter: Meter,
+        exemplars: Arc<ExemplarStore>,
+        config: Arc<MetricsConfig>,
+    ) -> Instruments {
+        Instruments { meter, exemplars, config }
     }
 
-    /// Whether what switches the row on is on.
-    pub(crate) fn enabled(&self, row: &Row) -> bool {
-        match row.condition {
-            Condition::Always => true,
-            Condition::DetailedModel => self.measure.forward,
-            Condition::DetailedWorker => self.measure.execute,
-        }
+    pub(crate) fn config(&self) -> &MetricsConfig {
+        &self.config
     }
 
     pub(crate) fn counter(&self, row: &Row, attributes: Vec<KeyValue>) -> Counter {
+        if !self.config.enabled(row) {
+            return Counter(None);
+        }
         let counter = self
             .meter
             .u64_counter(row.instrument)
             .with_unit(row.unit)
             .with_description(row.description)
             .build();
-        Counter(counter.bind(&attributes))
+        Counter(Some(counter.bind(&attributes)))
     }
 
+    /// A histogram, or a summary, which is one without bounds.
     pub(crate) fn histogram(&self, row: &Row, max_model_len: usize, attributes: Vec<KeyValue>) -> Histogram {
-        let Kind::Histogram(buckets) = row.kind else {
-            unreachable!("{} is declared as {:?}", row.instrument, row.kind)
-        };
-        let bounds = buckets.bounds(max_model_len);
+        if !self.config.enabled(row) {
+            return Histogram(None);
+        }
+        let bounds = self.config.bounds(row, max_model_len);
         let histogram = self
             .meter
             .f64_histogram(row.instrument)
@@ -97,10 +105,10 @@ impl Instruments {
             .with_description(row.description)
             .with_boundaries(bounds.clone())
             .build();
-        Histogram {
+        Histogram(Some(BoundSeries {
             bound: histogram.bind(&attributes),
             exemplars: self.exemplars.series(row.wire_name(), &attributes, &bounds),
-        }
+        }))
     }
 
     pub(crate) fn gauge(&self, row: &Row, attributes: Vec<KeyValue>) -> Gauge {
@@ -117,12 +125,14 @@ impl Instruments {
         attributes: Vec<KeyValue>,
         read: impl Fn() -> f64 + Send + Sync + 'static,
     ) {
-        self.meter
-            .f64_observable_gauge(row.instrument)
-            .with_unit(row.unit)
-            .with_description(row.description)
-            .with_callback(move |observer| observer.observe(read(), &attributes))
-            .build();
+        if self.config.enabled(row) {
+            self.meter
+                .f64_observable_gauge(row.instrument)
+                .with_unit(row.unit)
+                .with_description(row.description)
+                .with_callback(move |observer| observer.observe(read(), &attributes))
+                .build();
+        }
     }
 
     /// A counter whose value somebody else keeps.
@@ -132,11 +142,43 @@ impl Instruments {
         attributes: Vec<KeyValue>,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) {
-        self.meter
-            .u64_observable_counter(row.instrument)
-            .with_unit(row.unit)
-            .with_description(row.description)
-            .with_callback(move |observer| observer.observe(read(), &attributes))
-            .build();
+        if self.config.enabled(row) {
+            self.meter
+                .u64_observable_counter(row.instrument)
+                .with_unit(row.unit)
+                .with_description(row.description)
+                .with_callback(move |observer| observer.observe(read(), &attributes))
+                .build();
+        }
+    }
+
+    /// A counter of fractions whose value somebody else keeps.
+    pub(crate) fn observe_float_counter(&self, row: &Row, read: impl Fn() -> f64 + Send + Sync + 'static) {
+        if self.config.enabled(row) {
+            self.meter
+                .f64_observable_counter(row.instrument)
+                .with_unit(row.unit)
+                .with_description(row.description)
+                .with_callback(move |observer| observer.observe(read(), &[]))
+                .build();
+        }
+    }
+
+    /// Several series of something that is added and taken away, kept by somebody else.
+    pub(crate) fn observe_up_down(
+        &self,
+        row: &Row,
+        read: impl Fn(&mut dyn FnMut(i64, &[KeyValue])) + Send + Sync + 'static,
+    ) {
+        if self.config.enabled(row) {
+            self.meter
+                .i64_observable_up_down_counter(row.instrument)
+                .with_unit(row.unit)
+                .with_description(row.description)
+                .with_callback(move |observer| {
+                    read(&mut |value, attributes| observer.observe(value, attributes));
+                })
+                .build();
+        }
     }
 }

@@ -26,9 +26,19 @@ mod exposition;
 #[cfg(all(test, feature = "sdk"))]
 mod fixtures;
 #[cfg(feature = "sdk")]
+mod http_metrics;
+#[cfg(feature = "sdk")]
+mod identity;
+#[cfg(feature = "sdk")]
 mod instruments;
 #[cfg(feature = "sdk")]
 mod lifecycle;
+#[cfg(feature = "sdk")]
+mod load;
+#[cfg(feature = "sdk")]
+mod log_stats;
+#[cfg(feature = "sdk")]
+mod logs;
 #[cfg(feature = "sdk")]
 mod pipeline;
 #[cfg(feature = "sdk")]
@@ -39,10 +49,18 @@ pub mod semconv;
 mod trace;
 
 #[cfg(feature = "sdk")]
-pub use config::{ConfigError, DetailedTraces, TelemetryConfig, TelemetrySettings};
+pub use config::{
+    ConfigError, DetailedTraces, MetricsDialect, MetricsSettings, TelemetryConfig, TelemetrySettings,
+};
 #[cfg(feature = "sdk")]
-pub use pipeline::{MetricsText, ModelIdentity, ModelTelemetry, Telemetry};
+pub use http_metrics::{HttpMetrics, HttpRequestGuard, HttpRequestHead, RouteMethod};
+#[cfg(feature = "sdk")]
+pub use identity::{DeviceIdentity, ModelIdentity, PoolIdentity, StartupTimes};
+#[cfg(feature = "sdk")]
+pub use logs::OtlpLogLayer;
+#[cfg(feature = "sdk")]
+pub use pipeline::{MetricsText, ModelTelemetry, Telemetry};
 #[cfg(feature = "sdk")]
 pub use request::{Operation, RequestGuard, RequestOutcome, RequestParams, RequestProgress, RequestStarted};
 #[cfg(feature = "sdk")]
-pub use trace::{HttpRequestStarted, HttpSpan};
+pub use trace::{HttpRequestStarted, HttpSpan, Message, RequestLink};

@@ -6,6 +6,7 @@
 //! | prefill | first SCHEDULED | first NEW_TOKENS |
 //! | decode | first NEW_TOKENS | last NEW_TOKENS |
 //! | inference | first SCHEDULED | last NEW_TOKENS |
+//! | preempted | each PREEMPTED | the SCHEDULED after it |
 //! | inter-token | NEW_TOKENS | the request's next NEW_TOKENS |
 //! | time to first token | arrival at the frontend | first token at the frontend |
 //! | e2e | arrival at the frontend | the frontend's sight of the end |
@@ -28,7 +29,26 @@ pub(crate) struct NewTokens {
     pub(crate) first: Option<FirstTokens>,
     /// Present every other time.
     pub(crate) inter_token: Option<Duration>,
+    /// Whether the client asked for a stream.
+    pub(crate) is_streaming: bool,
     pub(crate) link: Option<SpanLink>,
+}
+
+/// A request lost its blocks, once or more often since the previous progress.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Preempted {
+    pub(crate) num_preemptions: u64,
+    /// Prompt tokens whose KV was lost, each preemption counted.
+    pub(crate) num_prompt_tokens: u64,
+    /// Generated tokens whose KV was lost, each preemption counted.
+    pub(crate) num_generation_tokens: u64,
+}
+
+/// What one step's news came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Progressed {
+    pub(crate) preempted: Option<Preempted>,
+    pub(crate) tokens: Option<NewTokens>,
 }
 
 /// A request got its first tokens: its prompt is processed.
@@ -62,6 +82,13 @@ pub(crate) struct RequestFinished {
     pub(crate) prefill: Option<Duration>,
     pub(crate) decode: Option<Duration>,
     pub(crate) inference: Option<Duration>,
+    /// Σ of each PREEMPTED to the SCHEDULED after it; `None` without such a pair.
+    pub(crate) preempted: Option<Duration>,
+    /// Whether the client asked for a stream.
+    pub(crate) is_streaming: bool,
+    pub(crate) num_prompt_tokens: u64,
+    /// From its arrival until it was queued.
+    pub(crate) before_queue: Option<Duration>,
     pub(crate) time_per_output_token: Option<Duration>,
     /// `None` if it never was in a batch.
     pub(crate) times: Option<StepTimes>,
@@ -88,6 +115,9 @@ pub(crate) struct Lifecycle {
     num_prefilled_tokens: u64,
     num_generation_tokens: u64,
     num_preemptions: u64,
+    preempted_at: Option<Instant>,
+    preempted: Option<Duration>,
+    is_streaming: bool,
     times: StepTimes,
     keeps_events: bool,
     events: Vec<RequestEvent>,
@@ -111,30 +141,45 @@ impl Lifecycle {
             num_prefilled_tokens: 0,
             num_generation_tokens: 0,
             num_preemptions: 0,
+            preempted_at: None,
+            preempted: None,
+            is_streaming: started.params.stream,
             times: StepTimes::default(),
             keeps_events,
             events: Vec::new(),
         }
     }
 
-    /// Takes one step's news in; `None` if it brought no tokens.
-    pub(crate) fn progress(
-        &mut self,
-        progress: &RequestProgress<'_>,
-        link: Option<SpanLink>,
-    ) -> Option<NewTokens> {
+    /// Takes one step's news in.
+    pub(crate) fn progress(&mut self, progress: &RequestProgress<'_>, link: Option<SpanLink>) -> Progressed {
         self.times = progress.times;
+        let before = self.num_preemptions;
         for event in progress.events {
             self.event(event);
         }
+        let num_preemptions = self.num_preemptions - before;
+        let preempted = (num_preemptions > 0).then(|| Preempted {
+            num_preemptions,
+            num_prompt_tokens: num_preemptions * self.num_prompt_tokens,
+            num_generation_tokens: num_preemptions * self.num_generation_tokens,
+        });
+        Progressed { preempted, tokens: self.new_tokens(progress, link) }
+    }
+
+    fn new_tokens(&mut self, progress: &RequestProgress<'_>, link: Option<SpanLink>) -> Option<NewTokens> {
         if progress.num_new_tokens == 0 {
             return None;
         }
         self.num_generation_tokens += progress.num_new_tokens;
         let at = progress.new_tokens_at;
         let previous = self.last_token.replace(at);
-        let mut tokens =
-            NewTokens { num_new_tokens: progress.num_new_tokens, first: None, inter_token: None, link };
+        let mut tokens = NewTokens {
+            num_new_tokens: progress.num_new_tokens,
+            first: None,
+            inter_token: None,
+            is_streaming: self.is_streaming,
+            link,
+        };
         match previous {
             Some(previous) => tokens.inter_token = Some(at.saturating_duration_since(previous)),
             None => {
@@ -158,6 +203,10 @@ impl Lifecycle {
             }
             RequestEventKind::Scheduled { num_cached_tokens } => {
                 self.first_scheduled.get_or_insert(event.at);
+                if let Some(preempted_at) = self.preempted_at.take() {
+                    let gap = event.at.saturating_duration_since(preempted_at);
+                    *self.preempted.get_or_insert_default() += gap;
+                }
                 self.num_cached_tokens
                     .get_or_insert(u64::from(num_cached_tokens).min(self.num_prompt_tokens));
             }
@@ -166,7 +215,10 @@ impl Lifecycle {
                     self.num_prefilled_tokens += u64::from(num_tokens);
                 }
             }
-            RequestEventKind::Preempted => self.num_preemptions += 1,
+            RequestEventKind::Preempted => {
+                self.num_preemptions += 1;
+                self.preempted_at = Some(event.at);
+            }
         }
         if self.keeps_events && self.events.len() < MAX_EVENTS {
             self.events.push(*event);
@@ -199,6 +251,10 @@ impl Lifecycle {
             prefill: between(self.first_scheduled, self.first_token),
             decode,
             inference: between(self.first_scheduled, self.last_token),
+            preempted: self.preempted,
+            is_streaming: self.is_streaming,
+            num_prompt_tokens: self.num_prompt_tokens,
+            before_queue: between(Some(self.arrival), self.queued),
             time_per_output_token: match self.num_generation_tokens {
                 0 | 1 => None,
                 tokens => decode.map(|decode| decode.div_f64((tokens - 1) as f64)),

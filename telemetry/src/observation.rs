@@ -6,6 +6,10 @@
 
 use std::time::{Duration, Instant};
 
+mod detail;
+
+pub use detail::{OpDetail, Phase, StepDetail, StepPart};
+
 /// Why a request ended. The closed value set of vLLM's `finished_reason` label, in vLLM's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FinishReason {
@@ -121,6 +125,26 @@ pub struct SchedulerStats {
     pub prefix_cache: PrefixCacheStats,
     /// Preemptions in this step.
     pub num_preemptions: u64,
+    /// KV blocks that nobody holds and whose contents a prefix could still hit.
+    pub num_evictable_blocks: u64,
+    /// Such blocks that were overwritten in this step.
+    pub num_evicted_blocks: u64,
+    /// Requests that ended in this step because their logits were not numbers.
+    pub num_corrupted_requests: u64,
+}
+
+/// What the ops of one step state about themselves, and how long its sequences are. All 0 for a report
+/// without a step behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepWork {
+    /// Floating-point operations; a multiply-add is two.
+    pub flops: u64,
+    /// Bytes read: weights once a step, activations and cache.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Σ over the batch's sequences of their length in tokens.
+    pub num_context_tokens: u64,
 }
 
 /// One engine step ended.
@@ -138,4 +162,56 @@ pub struct StepFinished {
     pub num_prompt_tokens: u64,
     /// Tokens generated in this step.
     pub num_generation_tokens: u64,
+    /// What the step had to compute.
+    pub work: StepWork,
+    /// From `finished` until the results were taken in.
+    pub apply: Duration,
+}
+
+/// A KV block that was chosen for residency sampling lost its contents: it is handed out again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockResidency {
+    /// From its allocation to now.
+    pub lifetime: Duration,
+    /// From its last prefix-cache hit, or its allocation if it never had one, to now.
+    pub idle: Duration,
+    /// Times between its latest prefix-cache hits, oldest first; at most 3.
+    pub reuse_gaps: Vec<Duration>,
+}
+
+/// The limit for whose sake a request was not admitted. The closed value set of the `reason` label of vLLM's
+/// `admission_rejections`, in vLLM's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AdmissionLimit {
+    /// `--max-num-queued-reqs`.
+    MaxNumQueuedReqs,
+    /// `--max-num-queued-tokens`.
+    MaxNumQueuedTokens,
+}
+
+impl AdmissionLimit {
+    /// All values; every one has a series from the start.
+    pub const ALL: [AdmissionLimit; 2] =
+        [AdmissionLimit::MaxNumQueuedReqs, AdmissionLimit::MaxNumQueuedTokens];
+
+    /// The label value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AdmissionLimit::MaxNumQueuedReqs => "max_num_queued_reqs",
+            AdmissionLimit::MaxNumQueuedTokens => "max_num_queued_tokens",
+        }
+    }
+}
+
+/// What of an engine is resident. An engine starts awake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SleepState {
+    /// Everything is there and requests run. vLLM's `awake`.
+    Awake,
+    /// Everything is there and nothing runs; vLLM has no series for it, all of its three are 0.
+    Paused,
+    /// The weights are in the host's memory only, the KV cache is gone. vLLM's `weights_offloaded`.
+    WeightsOffloaded,
+    /// Nothing is in any memory. vLLM's `discard_all`.
+    DiscardAll,
 }

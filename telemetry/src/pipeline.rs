@@ -16,32 +16,30 @@ use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracer
 
 use crate::catalogue;
 use crate::clock::Anchor;
-use crate::config::{ConfigError, Push, Signal, TelemetryConfig};
+use crate::config::{ConfigError, MetricsConfig, Push, Signal, TelemetryConfig};
 use crate::dialect::{self, Dialect};
 use crate::exemplar::ExemplarStore;
-use crate::export::{Closing, Counts, Delivery, ExportRuntime, MetricsExporter, Processors, SpanExporter};
+use crate::export::{
+    Closing, Counts, Delivery, ExportRuntime, LogQueue, MetricsExporter, Processors, SpanExporter,
+};
 use crate::exposition::{self, Format};
+use crate::http_metrics::{HttpMetrics, RouteMethod};
+use crate::identity::ModelIdentity;
 use crate::instruments::Instruments;
-use crate::observation::StepFinished;
+use crate::load::EngineLoad;
+use crate::log_stats::LogStats;
+use crate::logs;
+use crate::observation::{AdmissionLimit, BlockResidency, Phase, SleepState, StepDetail, StepFinished};
 use crate::request::{RequestGuard, RequestStarted};
-use crate::trace::{HttpRequestStarted, HttpSpan, RequestSpan, Tracing};
+use crate::trace::{HttpRequestStarted, HttpSpan, RequestLink, RequestSpan, Tracing, step_span};
 
-/// How long a batch of spans is kept for a collector that does not answer.
-const SPAN_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a batch of spans or log records is kept for a collector that does not answer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Labels of a served model and facts that never change while it is served.
-#[derive(Clone, Debug)]
-pub struct ModelIdentity {
-    /// `model_name`: the first served name.
-    pub model_name: String,
-    /// `engine`: index of the engine.
-    pub engine: u32,
-    /// Longest sequence; bounds the token histograms' buckets.
-    pub max_model_len: usize,
-    /// Labels of `vllm:cache_config_info`, in vLLM's names. A label of that family that is not here reads
-    /// `None`; a name that is not a label of it is left out.
-    pub cache_config: Vec<(&'static str, String)>,
-}
+/// A step links to every request of its batch, and batches are far smaller than this.
+const MAX_STEP_LINKS: u32 = 4096;
+/// More than a request's timeline ever keeps.
+const MAX_EVENTS_PER_SPAN: u32 = 1024;
 
 /// A scrape's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +66,10 @@ struct Inner {
     closing: Closing,
     spans: Arc<Counts>,
     data_points: Arc<Counts>,
+    log_records: Arc<Counts>,
+    logs: Option<LogQueue>,
     traces_endpoint: Option<String>,
+    step_trace_ratio: f64,
     description: Vec<String>,
     /// Dropped last: the exporters above run on it.
     _runtime: Option<ExportRuntime>,
@@ -94,7 +95,8 @@ impl Telemetry {
                 "together with --otlp-traces-endpoint or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
             ));
         }
-        let runtime = match config.traces.is_some() || config.metrics.is_some() {
+        let pushes = [&config.traces, &config.metrics, &config.logs];
+        let runtime = match pushes.into_iter().any(Option::is_some) {
             false => None,
             true => Some(ExportRuntime::start().map_err(|error| {
                 ConfigError::new(
@@ -113,6 +115,7 @@ impl Telemetry {
             exemplars: Arc::clone(&exemplars),
             spans: Arc::default(),
             data_points: Arc::default(),
+            log_records: Arc::default(),
         };
         let reader = SharedReader(Arc::new(ManualReader::builder().build()));
         let meter_provider = exporting.meter_provider(&reader)?;
@@ -120,20 +123,24 @@ impl Telemetry {
             true => Some(exporting.tracer_provider(span_processors)?),
             false => None,
         };
-        let (closing, spans, data_points) = (exporting.closing, exporting.spans, exporting.data_points);
+        let logs = exporting.log_queue()?;
+        logs::attach(logs.clone());
+        let Exporting { closing, spans, data_points, log_records, .. } = exporting;
         let scope =
             || InstrumentationScope::builder("limpid").with_version(env!("CARGO_PKG_VERSION")).build();
         let instruments = Instruments::new(
             meter_provider.meter_with_scope(scope()),
             Arc::clone(&exemplars),
-            config.measure,
+            Arc::new(config.stats.clone()),
         );
-        dialect::limpid::observe_exporters(&instruments, &spans, &data_points);
+        dialect::limpid::observe_exporters(&instruments, &spans, &data_points, &log_records);
+        dialect::vllm::process::observe(&instruments);
         let tracing = Tracing {
             tracer: tracer_provider.as_ref().map(|provider| provider.tracer_with_scope(scope())),
             anchor,
             measure: config.measure,
             vllm_compatible_attributes: config.vllm_compatible_attributes,
+            captures_content: config.captures_content,
         };
         let inner = Inner {
             tracing,
@@ -145,7 +152,10 @@ impl Telemetry {
             closing,
             spans,
             data_points,
+            log_records,
+            logs,
             traces_endpoint: config.traces.as_ref().map(Push::shown_endpoint),
+            step_trace_ratio: config.step_trace_ratio,
             description: describe(&config),
             _runtime: runtime,
         };
@@ -159,14 +169,45 @@ impl Telemetry {
 
     /// Instruments for one engine serving one model; every known series exists at 0 from here on.
     pub fn model(&self, identity: ModelIdentity) -> ModelTelemetry {
-        let dialects = dialect::for_model(&self.inner.instruments, &identity);
+        let stats = self.inner.instruments.config();
+        let load = Arc::new(EngineLoad::new(identity.max_num_seqs, stats.slo_inter_token));
+        let (dialects, log_stats) = match stats.log_stats {
+            true => (
+                dialect::for_model(&self.inner.instruments, &identity, &load),
+                Some(LogStats::new(identity.engine)),
+            ),
+            false => (Vec::new(), None),
+        };
         let tracing = self.inner.tracing.clone();
-        ModelTelemetry { inner: Arc::new(ModelInner { dialects, tracing, model_name: identity.model_name }) }
+        let model_name = identity.model_name;
+        ModelTelemetry { inner: Arc::new(ModelInner { dialects, load, log_stats, tracing, model_name }) }
+    }
+
+    /// Metrics of HTTP requests over `scheme`. The series that `routes` will need exist at 0 from here on.
+    /// Call it once.
+    pub fn http_metrics(&self, scheme: &'static str, routes: &[RouteMethod]) -> HttpMetrics {
+        HttpMetrics::new(&self.inner.instruments, scheme, routes)
     }
 
     /// Opens the SERVER span of an HTTP request.
     pub fn http_request(&self, started: HttpRequestStarted<'_>) -> Arc<HttpSpan> {
         Arc::new(HttpSpan::start(&self.inner.tracing, &started))
+    }
+
+    /// Draws the trace of the start that began at `from` and ends now.
+    pub fn started_up(&self, phases: &[Phase], from: Instant) {
+        step_span::startup(&self.inner.tracing, phases, from, Instant::now());
+    }
+
+    /// Whether an operator asked for prompts and answers on spans.
+    pub fn captures_content(&self) -> bool {
+        self.inner.tracing.captures_content
+    }
+
+    /// Share of engine steps to trace; 0 unless detailed traces of everything were asked for and somebody
+    /// reads spans.
+    pub fn step_trace_ratio(&self) -> f64 {
+        if self.inner.tracing.tracer.is_some() { self.inner.step_trace_ratio } else { 0.0 }
     }
 
     /// Renders all metrics from memory for a scraper that sent this `Accept` header.
@@ -186,20 +227,22 @@ impl Telemetry {
         // hangs must not hold up anything. Both signals at once, so that one cannot use up the other's time.
         let (done, ended) = tokio::sync::mpsc::unbounded_channel();
         let started = Instant::now();
-        for signal in [Signal::Traces, Signal::Metrics] {
+        type Flush = fn(&Inner, Duration);
+        let flushes: [(Signal, Flush); 2] = [
+            (Signal::Traces, |inner, timeout| {
+                if let Some(provider) = &inner.tracer_provider {
+                    let _ = provider.shutdown_with_timeout(timeout);
+                }
+            }),
+            (Signal::Metrics, |inner, timeout| {
+                let _ = inner.meter_provider.shutdown_with_timeout(timeout);
+            }),
+        ];
+        for (signal, flush) in flushes {
             let inner = Arc::clone(&self.inner);
             let done = done.clone();
             let spawned = std::thread::Builder::new().name("limpid-otlp-end".to_owned()).spawn(move || {
-                match signal {
-                    Signal::Traces => {
-                        if let Some(provider) = &inner.tracer_provider {
-                            let _ = provider.shutdown_with_timeout(timeout);
-                        }
-                    }
-                    Signal::Metrics => {
-                        let _ = inner.meter_provider.shutdown_with_timeout(timeout);
-                    }
-                }
+                flush(&inner, timeout);
                 drop(inner);
                 let _ = done.send(());
             });
@@ -213,6 +256,9 @@ impl Telemetry {
         let mut ended = ended;
         let _ = tokio::time::timeout((timeout + grace).saturating_sub(started.elapsed()), async {
             while ended.recv().await.is_some() {}
+            if let Some(logs) = &self.inner.logs {
+                logs.ended().await;
+            }
         })
         .await;
         self.losses()
@@ -234,6 +280,11 @@ impl Telemetry {
         if lost > 0 {
             losses.push(format!("OTLP metrics: {lost} data points lost, {} delivered", points.exported));
         }
+        let records = self.inner.log_records.totals();
+        let lost = records.failed + records.dropped + records.pending;
+        if lost > 0 {
+            losses.push(format!("OTLP logs: {lost} log records lost, {} delivered", records.exported));
+        }
         losses
     }
 }
@@ -241,6 +292,9 @@ impl Telemetry {
 impl Drop for Inner {
     /// Whoever drops without [`Telemetry::shutdown`] does not wait for a collector for long either.
     fn drop(&mut self) {
+        if let Some(logs) = &self.logs {
+            logs::detach(logs);
+        }
         if !self.closing.begun() {
             self.closing.begin(Duration::from_secs(1));
         }
@@ -255,6 +309,7 @@ struct Exporting<'a> {
     exemplars: Arc<ExemplarStore>,
     spans: Arc<Counts>,
     data_points: Arc<Counts>,
+    log_records: Arc<Counts>,
 }
 
 impl Exporting<'_> {
@@ -263,6 +318,8 @@ impl Exporting<'_> {
             .with_resource(self.config.resource.clone())
             .with_view(view)
             .with_reader(reader.clone());
+        let stats = self.config.stats.clone();
+        builder = builder.with_view(move |instrument: &Instrument| hidden_view(&stats, instrument));
         if let (Some(push), Some(runtime)) = (&self.config.metrics, self.runtime) {
             let interval = self.config.metrics_interval;
             let delivery =
@@ -278,12 +335,19 @@ impl Exporting<'_> {
         Ok(builder.build())
     }
 
+    fn log_queue(&self) -> Result<Option<LogQueue>, ConfigError> {
+        let (Some(push), Some(runtime)) = (&self.config.logs, self.runtime) else { return Ok(None) };
+        let counts = &self.log_records;
+        let delivery = in_runtime(runtime, || Delivery::new(push, PATIENCE, &self.closing, counts))?;
+        let (closing, limits) = (self.closing.clone(), self.config.log_queue);
+        Ok(Some(LogQueue::start(runtime, delivery, closing, limits, &self.config.resource, counts)))
+    }
+
     fn tracer_provider(&self, others: Vec<Box<dyn SpanProcessor>>) -> Result<SdkTracerProvider, ConfigError> {
         let mut export = None;
         if let (Some(push), Some(runtime)) = (&self.config.traces, self.runtime) {
             let queue = self.config.queue;
-            let delivery =
-                in_runtime(runtime, || Delivery::new(push, SPAN_PATIENCE, &self.closing, &self.spans))?;
+            let delivery = in_runtime(runtime, || Delivery::new(push, PATIENCE, &self.closing, &self.spans))?;
             let exporter = SpanExporter::new(runtime.clone(), delivery, &self.config.resource);
             let batch = BatchSpanProcessor::builder(exporter)
                 .with_batch_config(
@@ -299,6 +363,8 @@ impl Exporting<'_> {
         Ok(SdkTracerProvider::builder()
             .with_resource(self.config.resource.clone())
             .with_sampler(self.config.sampler.clone())
+            .with_max_links_per_span(MAX_STEP_LINKS)
+            .with_max_events_per_span(MAX_EVENTS_PER_SPAN)
             .with_span_processor(Processors::new(export, others))
             .build())
     }
@@ -321,6 +387,19 @@ fn view(instrument: &Instrument) -> Option<Stream> {
         .ok()
 }
 
+/// A second stream under the name that vLLM gave up, if that is to be shown.
+fn hidden_view(stats: &MetricsConfig, instrument: &Instrument) -> Option<Stream> {
+    let hidden = stats.shown_again(instrument.name())?;
+    let row = catalogue::row_of_instrument(instrument.name())?;
+    Stream::builder()
+        .with_name(hidden.name)
+        .with_description(hidden.description)
+        .with_unit("")
+        .with_cardinality_limit(row.cardinality_limit())
+        .build()
+        .ok()
+}
+
 fn describe(config: &TelemetryConfig) -> Vec<String> {
     let line = |signal: Signal, push: &Option<Push>, flag: &str| match push {
         Some(push) => format!(
@@ -334,10 +413,18 @@ fn describe(config: &TelemetryConfig) -> Vec<String> {
         None if config.disabled => format!("OTLP {}: off (OTEL_SDK_DISABLED)", signal.as_str()),
         None => format!("OTLP {}: off (no {flag}, no endpoint variable)", signal.as_str()),
     };
-    vec![
+    let mut lines = vec![
         line(Signal::Traces, &config.traces, "--otlp-traces-endpoint"),
         line(Signal::Metrics, &config.metrics, "--otlp-metrics-endpoint"),
-    ]
+        line(Signal::Logs, &config.logs, "--otlp-logs-endpoint"),
+    ];
+    if config.captures_content {
+        lines.push(
+            "prompts and answers go onto spans (OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT)"
+                .to_owned(),
+        );
+    }
+    lines
 }
 
 /// One reader for whoever scrapes and for the provider, which wants to own it.
@@ -374,6 +461,8 @@ pub struct ModelTelemetry {
 
 struct ModelInner {
     dialects: Vec<Box<dyn Dialect>>,
+    load: Arc<EngineLoad>,
+    log_stats: Option<LogStats>,
     tracing: Tracing,
     model_name: String,
 }
@@ -381,9 +470,17 @@ struct ModelInner {
 impl ModelTelemetry {
     /// Takes one step's state in.
     pub fn step_finished(&self, step: &StepFinished) {
+        let Some(log_stats) = &self.inner.log_stats else { return };
+        log_stats.step_finished(step);
+        self.inner.load.step_finished(step);
         for dialect in &self.inner.dialects {
             dialect.step_finished(step);
         }
+    }
+
+    /// Draws a sampled step, with links to the requests of its batch.
+    pub fn step_traced(&self, detail: &StepDetail, requests: Vec<RequestLink>) {
+        step_span::step(&self.inner.tracing, detail, requests);
     }
 
     /// Opens a request below its HTTP span.
@@ -391,6 +488,33 @@ impl ModelTelemetry {
         let inner = &self.inner;
         let span = RequestSpan::start(&inner.tracing, parent.as_ref(), &inner.model_name, &started);
         RequestGuard::new(self.clone(), span, parent, &started)
+    }
+
+    /// Takes in that sampled KV blocks lost their contents.
+    pub fn blocks_evicted(&self, blocks: &[BlockResidency]) {
+        for dialect in &self.inner.dialects {
+            dialect.blocks_evicted(blocks);
+        }
+    }
+
+    /// Counts a request that was not admitted.
+    pub fn admission_rejected(&self, limit: AdmissionLimit) {
+        for dialect in &self.inner.dialects {
+            dialect.admission_rejected(limit);
+        }
+    }
+
+    /// Takes in what of the engine is resident now.
+    pub fn sleep_state_changed(&self, state: SleepState) {
+        for dialect in &self.inner.dialects {
+            dialect.sleep_state_changed(state);
+        }
+    }
+
+    /// What the engine did since the previous call, as a line for the log; `None` while it is idle and with
+    /// log statistics off.
+    pub fn stats_line(&self, now: Instant) -> Option<String> {
+        self.inner.log_stats.as_ref()?.line(now)
     }
 
     pub(crate) fn dialects(&self) -> &[Box<dyn Dialect>] {

@@ -6,7 +6,8 @@ use std::time::Instant;
 use crate::lifecycle::Lifecycle;
 use crate::observation::{FinishReason, RequestEvent, StepTimes};
 use crate::pipeline::ModelTelemetry;
-use crate::trace::{HttpSpan, RequestSpan};
+use crate::semconv;
+use crate::trace::{HttpSpan, Message, RequestLink, RequestSpan};
 
 /// `gen_ai.operation.name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,6 +47,8 @@ pub struct RequestParams {
     pub stop_sequences: Vec<String>,
     pub n: Option<u64>,
     pub stream: bool,
+    /// The prompt as messages. Fill it only if [`Telemetry::captures_content`](crate::Telemetry) says so.
+    pub messages: Vec<Message>,
 }
 
 /// A request that is about to be handed to the engine.
@@ -101,7 +104,7 @@ pub struct RequestGuard {
     span: Option<RequestSpan>,
     ended: bool,
     /// Dropped after the model span ended, so that the HTTP span ends last.
-    _parent: Option<Arc<HttpSpan>>,
+    parent: Option<Arc<HttpSpan>>,
 }
 
 impl RequestGuard {
@@ -112,15 +115,31 @@ impl RequestGuard {
         started: &RequestStarted,
     ) -> RequestGuard {
         let lifecycle = Lifecycle::new(started, span.is_some());
-        RequestGuard { model, lifecycle, span, ended: false, _parent: parent }
+        RequestGuard { model, lifecycle, span, ended: false, parent }
+    }
+
+    /// Text that was handed to the client. It goes nowhere unless content is captured.
+    pub fn text(&mut self, text: &str) {
+        if let Some(span) = &mut self.span {
+            span.text(text);
+        }
+    }
+
+    /// What a trace of a step links to; `None` if the request is not sampled.
+    pub fn link(&self) -> Option<RequestLink> {
+        self.span.as_ref().and_then(RequestSpan::request_link)
     }
 
     /// Takes one step's news in.
     pub fn progress(&mut self, progress: RequestProgress<'_>) {
         let link = self.span.as_ref().and_then(RequestSpan::link);
-        if let Some(tokens) = self.lifecycle.progress(&progress, link) {
-            for dialect in self.model.dialects() {
-                dialect.new_tokens(&tokens);
+        let progressed = self.lifecycle.progress(&progress, link);
+        for dialect in self.model.dialects() {
+            if let Some(preempted) = &progressed.preempted {
+                dialect.preempted(preempted);
+            }
+            if let Some(tokens) = &progressed.tokens {
+                dialect.new_tokens(tokens);
             }
         }
     }
@@ -141,6 +160,12 @@ impl RequestGuard {
         }
         if let Some(span) = span {
             span.end(outcome, &finished, &self.lifecycle);
+        }
+        if outcome.reason == FinishReason::Error
+            && let Some(parent) = &self.parent
+        {
+            // A stream's status code was sent long ago and says nothing of it.
+            parent.failed(outcome.error_type.unwrap_or(semconv::ERROR_OTHER));
         }
     }
 }

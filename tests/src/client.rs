@@ -79,6 +79,14 @@ impl Client {
         self.request(Method::GET, path, &[], Bytes::new()).await
     }
 
+    /// `GET path` of a server that may not listen yet; `None` unless a whole answer comes.
+    pub async fn try_get(&self, path: &str) -> Option<Reply> {
+        let (response, _connection) = self.try_send(Method::GET, path, &[], Bytes::new()).await.ok()?;
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.ok()?.to_bytes();
+        Some(Reply { status: parts.status, headers: parts.headers, body })
+    }
+
     /// `POST path` with a JSON body.
     pub async fn post(&self, path: &str, body: &Value) -> Reply {
         self.post_with(path, &[], body).await
@@ -130,9 +138,18 @@ impl Client {
         headers: &[(&str, &str)],
         body: Bytes,
     ) -> (hyper::Response<Incoming>, Connection) {
-        let stream = TcpStream::connect(self.address).await.expect("the server should accept");
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("handshake");
+        self.try_send(method, path, headers, body).await.expect("the server should answer")
+    }
+
+    async fn try_send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> anyhow::Result<(hyper::Response<Incoming>, Connection)> {
+        let stream = TcpStream::connect(self.address).await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = Connection(tokio::spawn(async move {
             // An error here is the server closing the connection, which the reader of the body sees too.
             let _ = connection.await;
@@ -143,7 +160,7 @@ impl Client {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(body)).expect("a valid request");
-        (sender.send_request(request).await.expect("the server should answer"), connection)
+        Ok((sender.send_request(request).await?, connection))
     }
 }
 
@@ -198,24 +215,17 @@ impl EventStream {
     ///
     /// # Panics
     /// If `[DONE]` is missing or not last.
-    #[track_caller]
-    pub fn chunks(mut self) -> impl Future<Output = Chunks> {
-        async move {
-            let mut events = Vec::new();
-            while let Some(data) = self.next().await {
-                events.push((Instant::now(), data));
-            }
-            let (_, last) = events.pop().expect("a stream should not be empty");
-            assert_eq!(last, "[DONE]", "a stream should end with [DONE]");
-            let (times, chunks) = events
-                .into_iter()
-                .map(|(at, data)| {
-                    let chunk: Value = serde_json::from_str(&data).expect("each chunk should be JSON");
-                    (at, chunk)
-                })
-                .unzip();
-            Chunks { times, chunks }
+    pub async fn chunks(mut self) -> Chunks {
+        let (mut times, mut events) = (Vec::new(), Vec::new());
+        while let Some(data) = self.next().await {
+            times.push(Instant::now());
+            events.push(data);
         }
+        times.pop();
+        let last = events.pop().expect("a stream should not be empty");
+        assert_eq!(last, "[DONE]", "a stream should end with [DONE]");
+        let chunks = events.iter().map(|data| serde_json::from_str(data).expect("each chunk should be JSON"));
+        Chunks { times, chunks: chunks.collect() }
     }
 }
 

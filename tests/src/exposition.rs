@@ -115,7 +115,7 @@ impl Scrape {
             } else if let Some(rest) = line.strip_prefix("# TYPE ") {
                 finish(&mut families, current.take()).map_err(&fail)?;
                 let (name, kind) = rest.split_once(' ').ok_or_else(|| fail("no type".into()))?;
-                if !["counter", "gauge", "histogram", "info"].contains(&kind) {
+                if !["counter", "gauge", "histogram", "info", "summary"].contains(&kind) {
                     return Err(fail(format!("type {kind:?}")));
                 }
                 let (described, help) = help.take().ok_or_else(|| fail("no # HELP before # TYPE".into()))?;
@@ -243,20 +243,28 @@ fn finish(families: &mut BTreeMap<String, Family>, done: Option<(String, Family)
     Ok(())
 }
 
+/// A histogram's series while it is read.
+#[derive(Default)]
+struct Parts {
+    buckets: Vec<(String, f64)>,
+    sum: Option<f64>,
+    count: Option<f64>,
+}
+
 fn histograms(family: &Family) -> Result<BTreeMap<Labels, Histogram>, String> {
-    let mut series: BTreeMap<Labels, (Vec<(String, f64)>, Option<f64>, Option<f64>)> = BTreeMap::new();
+    let mut series: BTreeMap<Labels, Parts> = BTreeMap::new();
     for sample in &family.samples {
         let mut labels = sample.labels.clone();
         let le = labels.remove("le");
-        let (buckets, sum, count) = series.entry(labels).or_default();
+        let parts = series.entry(labels).or_default();
         match (le, sample.name.strip_prefix(&family.name)) {
-            (Some(le), Some("_bucket")) => buckets.push((le, sample.value)),
-            (None, Some("_sum")) => *sum = Some(sample.value),
-            (None, Some("_count")) => *count = Some(sample.value),
+            (Some(le), Some("_bucket")) => parts.buckets.push((le, sample.value)),
+            (None, Some("_sum")) => parts.sum = Some(sample.value),
+            (None, Some("_count")) => parts.count = Some(sample.value),
             _ => return Err(format!("{sample:?} is no part of a histogram")),
         }
     }
-    let whole = series.into_iter().map(|(labels, (buckets, sum, count))| {
+    let whole = series.into_iter().map(|(labels, Parts { buckets, sum, count })| {
         let name = format!("{}{labels:?}", family.name);
         let sum = sum.ok_or_else(|| format!("{name} has no _sum"))?;
         let count = count.ok_or_else(|| format!("{name} has no _count"))?;
@@ -284,6 +292,8 @@ fn belongs(family: &str, kind: &str, sample: &str, format: Format) -> bool {
         ("histogram", _) => ["_bucket", "_sum", "_count"].contains(&suffix),
         ("counter", Format::OpenMetrics) => suffix == "_total",
         ("info", _) => suffix == "_info",
+        // None of ours has quantiles.
+        ("summary", _) => ["_sum", "_count"].contains(&suffix),
         _ => suffix.is_empty(),
     }
 }

@@ -10,7 +10,8 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use limpid_engine::gguf::fixture::{TinyLlama, write_tiny_llama};
+use limpid_engine::gguf::GgufError;
+use limpid_engine::gguf::fixture::{CONTROL_TOKENS, TinyLlama, tiny_llama, vocabulary, write_tiny_llama};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
@@ -49,13 +50,35 @@ pub fn slow_model() -> PathBuf {
     )
 }
 
+/// A token of the fixtures' vocabulary: the byte `~`.
+pub const BROKEN_TOKEN: u32 = CONTROL_TOKENS.len() as u32 + b'~' as u32;
+
+/// Path of a tiny model whose forward pass fails on [`BROKEN_TOKEN`], and on no other.
+pub fn broken_model() -> PathBuf {
+    let model = TinyLlama { context_length: CONTEXT_LENGTH, tied: false, ..TinyLlama::default() };
+    let mut writer = tiny_llama(&model);
+    let rows = vocabulary().len();
+    // Values in no particular order, and none that are numbers in one row.
+    let mut values: Vec<f32> =
+        (0..rows * model.width).map(|index| ((index * 7919) % 1000) as f32 / 1000.0 - 0.5).collect();
+    let row = BROKEN_TOKEN as usize * model.width;
+    values[row..row + model.width].fill(f32::NAN);
+    let dimensions = [model.width as u64, rows as u64];
+    writer.remove_tensor("token_embd.weight").tensor("token_embd.weight", &dimensions, model.format, &values);
+    written("broken.gguf", |path| writer.write(path))
+}
+
 fn fixture(name: &str, model: &TinyLlama) -> PathBuf {
+    written(name, |path| write_tiny_llama(path, model))
+}
+
+fn written(name: &str, write: impl FnOnce(&Path) -> Result<(), GgufError>) -> PathBuf {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     static WRITING: Mutex<()> = Mutex::new(());
     let _writing = WRITING.lock().unwrap();
     let path = FOLDER.get_or_init(|| TempDir::new().expect("a temporary folder")).path().join(name);
     if !path.exists() {
-        write_tiny_llama(&path, model).expect("the fixture should be written");
+        write(&path).expect("the fixture should be written");
     }
     path
 }

@@ -154,6 +154,16 @@ pub fn traces(spans: &[Span]) -> Vec<Trace> {
     order.into_iter().map(|id| Trace { spans: by_id.remove(&id).unwrap() }).collect()
 }
 
+/// The traces of requests, whole or in part: not those of engine steps and of the start.
+pub fn request_traces(spans: &[Span]) -> Vec<Trace> {
+    let is_of_request = |span: &Span| {
+        span.inner.kind() == SpanKind::Server
+            || span.attribute("gen_ai.operation.name").is_some()
+            || ["queue", "prefill", "decode", "preempted"].contains(&span.name())
+    };
+    traces(spans).into_iter().filter(|trace| trace.spans.iter().any(is_of_request)).collect()
+}
+
 impl Trace {
     /// Its id in hex.
     pub fn id(&self) -> String {

@@ -7,7 +7,9 @@
 //! Invariant: what a row computes depends only on its own sequence, never on what else is in the batch,
 //! so a text does not change with its company.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use limpid_telemetry::observation::{OpDetail, Phase};
 
 use crate::program::{BatchShape, Program, WeightId};
 
@@ -155,6 +157,57 @@ pub trait Device: Send {
     /// # Errors
     /// After [`DeviceError::Lost`] the device is of no more use.
     fn execute(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError>;
+
+    /// Like [`Device::execute`], with the same logits, and tells in `detail` what it spent its time on. It may
+    /// take longer. A device that cannot tell leaves `detail` as it is.
+    ///
+    /// # Errors
+    /// As [`Device::execute`].
+    fn execute_detailed(
+        &mut self,
+        batch: &Batch,
+        logits: &mut Vec<f32>,
+        _detail: &mut ExecuteDetail,
+    ) -> Result<ExecuteTimes, DeviceError> {
+        self.execute(batch, logits)
+    }
+
+    /// What opening it consisted of.
+    fn opening(&self) -> &[Phase] {
+        &[]
+    }
+}
+
+/// The inside of one execution.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExecuteDetail {
+    /// When the forward pass began and ended; everything before is upload, everything after read-back.
+    pub forward: Option<(Instant, Instant)>,
+    /// The ops that ran, in order.
+    pub ops: Vec<OpDetail>,
+}
+
+impl ExecuteDetail {
+    /// Adds an op of the program that ran from `offset` after the beginning of the forward pass.
+    fn push(
+        &mut self,
+        program: &Program,
+        op: usize,
+        shape: BatchShape,
+        started: Instant,
+        duration: Duration,
+    ) {
+        let op = &program.ops[op];
+        let cost = program.cost(op, shape);
+        self.ops.push(OpDetail {
+            name: op.name.clone(),
+            started,
+            duration,
+            flops: cost.flops,
+            bytes_read: cost.bytes_read,
+            bytes_written: cost.bytes_written,
+        });
+    }
 }
 
 /// What one execution measured.

@@ -8,13 +8,17 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
-use limpid_telemetry::observation::SchedulerStats;
+use limpid_telemetry::observation::{SchedulerStats, StepWork};
 use rayon::prelude::*;
 
 use super::{Command, State, fill_batch};
 use crate::config::ResolvedConfig;
-use crate::device::{Batch, Device, DeviceError};
-use crate::request::{EngineRequest, FinishReason, RequestId, SampledToken, StepOutput, StepTimes};
+use crate::device::{Batch, Device, DeviceError, ExecuteDetail};
+use crate::program::CostModel;
+use crate::request::{
+    EngineRequest, FinishReason, RequestId, SampledToken, StepDetail, StepOutput, StepPart, StepTimes,
+    StepTrace,
+};
 use crate::sampler::Sampler;
 use crate::scheduler::{ModelOutput, Outcome, Scheduler, StepPlan};
 
@@ -29,6 +33,7 @@ pub(super) struct Engine {
     /// Why the device is of no more use.
     lost: Option<Arc<str>>,
     block_size: usize,
+    cost: CostModel,
     scheduler: Scheduler,
     samplers: HashMap<RequestId, Box<Sampler>>,
     reported: SchedulerStats,
@@ -51,6 +56,7 @@ impl Engine {
             device,
             lost: None,
             block_size: config.block_size,
+            cost: config.cost,
             scheduler: Scheduler::new(config),
             samplers: HashMap::new(),
             reported: SchedulerStats::default(),
@@ -123,15 +129,30 @@ impl Engine {
         let plan = self.scheduler.plan(started);
         let mut times = StepTimes { scheduler: started.elapsed(), ..StepTimes::default() };
         let worked = !plan.is_empty();
-        let failure = if worked { self.execute(&plan, &mut times).err() } else { None };
+        let mut trace = (worked && self.is_chosen()).then(|| Box::new(trace_of(&plan)));
+        let failure = match worked {
+            true => self.execute(&plan, &mut times, trace.as_deref_mut()).err(),
+            false => None,
+        };
+        let computed = worked && failure.is_none();
         let (outcome, lost) = match failure {
             None => (Outcome::Sampled(&mut self.results), None),
             Some(Failure { error, lost }) => {
+                trace = None;
                 tracing::error!("a step of {} requests failed: {error}", plan.scheduled().len());
                 (Outcome::Failed(error.clone()), lost.then_some(error))
             }
         };
-        let output = self.scheduler.apply(plan, ModelOutput { outcome, times }, Instant::now());
+        let finished = Instant::now();
+        let mut output = self.scheduler.apply(plan, ModelOutput { outcome, times }, finished);
+        if computed {
+            output.step.work = self.work();
+            output.step.apply = finished.elapsed();
+        }
+        if let Some(trace) = &mut trace {
+            trace.detail.num_generation_tokens = output.step.num_generation_tokens;
+        }
+        output.trace = trace;
         if let Some(error) = lost {
             self.state.healthy.store(false, Ordering::Release);
             self.scheduler.end_all(FinishReason::Error, Some(error.clone()));
@@ -146,14 +167,42 @@ impl Engine {
         }
     }
 
+    /// What the batch cost.
+    fn work(&self) -> StepWork {
+        let shape = self.batch.shape();
+        let cost = self.cost.cost(shape);
+        StepWork {
+            flops: cost.flops,
+            bytes_read: cost.bytes_read,
+            bytes_written: cost.bytes_written,
+            num_context_tokens: shape.context,
+        }
+    }
+
+    /// Whether this step is to be looked into.
+    fn is_chosen(&self) -> bool {
+        let ratio = f64::from_bits(self.state.step_trace_ratio.load(Ordering::Relaxed));
+        ratio > 0.0 && rand::random::<f64>() < ratio
+    }
+
     /// Computes the plan's batch and samples into `results`.
-    fn execute(&mut self, plan: &StepPlan, times: &mut StepTimes) -> Result<(), Failure> {
+    fn execute(
+        &mut self,
+        plan: &StepPlan,
+        times: &mut StepTimes,
+        trace: Option<&mut StepTrace>,
+    ) -> Result<(), Failure> {
+        let planned = Instant::now();
         self.results.clear();
         fill_batch(&self.scheduler, plan, self.block_size, &mut self.batch);
         let handed_over = Instant::now();
         let (device, batch, logits) = (&mut self.device, &self.batch, &mut self.logits);
         // A device that panicked is in no known state, like one that was lost.
-        let executed = catch_unwind(AssertUnwindSafe(|| device.execute(batch, logits)));
+        let mut inside = trace.is_some().then(ExecuteDetail::default);
+        let executed = catch_unwind(AssertUnwindSafe(|| match &mut inside {
+            None => device.execute(batch, logits),
+            Some(detail) => device.execute_detailed(batch, logits, detail),
+        }));
         let measured = match executed {
             Ok(Ok(measured)) => measured,
             Ok(Err(error)) => {
@@ -167,9 +216,22 @@ impl Engine {
                 return Err(Failure { error: error.into(), lost: true });
             }
         };
+        let executed = Instant::now();
         let sampled = self.sample(plan);
         times.forward = measured.forward;
         times.execute = handed_over.elapsed();
+        if let (Some(trace), Some(inside)) = (trace, inside) {
+            let detail = &mut trace.detail;
+            detail.num_tokens = self.batch.tokens.len() as u64;
+            detail.parts.push((StepPart::Plan, planned - times.scheduler, planned));
+            if let Some((from, to)) = inside.forward {
+                detail.parts.push((StepPart::Upload, planned, from));
+                detail.parts.push((StepPart::Forward, from, to));
+                detail.parts.push((StepPart::ReadBack, to, executed));
+            }
+            detail.parts.push((StepPart::Sample, executed, Instant::now()));
+            detail.ops = inside.ops;
+        }
         sampled
     }
 
@@ -200,6 +262,13 @@ impl Engine {
         self.samplers.extend(self.sampling.drain(..));
         Ok(())
     }
+}
+
+/// The trace of a step before anything is known but its batch.
+fn trace_of(plan: &StepPlan) -> StepTrace {
+    let requests: Vec<RequestId> = plan.scheduled().iter().map(|scheduled| scheduled.id).collect();
+    let detail = StepDetail { num_requests: requests.len() as u64, ..StepDetail::default() };
+    StepTrace { requests, detail }
 }
 
 /// Why a batch came to nothing.

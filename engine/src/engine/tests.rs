@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::config::SchedulingPolicy;
 use crate::device::{Batch, DeviceError, DeviceInfo, ExecuteTimes};
-use crate::request::{FinishReason, RequestEventKind, SamplingParams};
+use crate::request::{FinishReason, RequestEventKind, SamplingParams, StepPart};
 
 const VOCABULARY: usize = 8;
 
@@ -43,6 +43,7 @@ fn config() -> ResolvedConfig {
         num_blocks: 40,
         enable_prefix_caching: true,
         scheduling_policy: SchedulingPolicy::Fcfs,
+        cost: Default::default(),
     }
 }
 
@@ -277,4 +278,38 @@ fn shutdown_and_dropping_the_last_handle_abort_what_is_left() {
     drop(engine);
     let seen: Vec<_> = steps.iter().collect();
     assert_eq!(finishes(&seen).len(), 1);
+}
+
+#[test]
+fn steps_are_looked_into_only_while_that_is_asked_for() {
+    let (engine, steps) = start(count_up);
+    engine.submit(request(1, &[1, 2], 3));
+    assert!(until_finished(&steps, 1).iter().all(|step| step.trace.is_none()));
+    engine.trace_steps(1.0);
+    engine.submit(request(2, &[3], 2));
+    engine.submit(request(3, &[4], 2));
+    let traced = until_finished(&steps, 2);
+    for step in traced.iter().filter(|step| step.step.num_generation_tokens > 0) {
+        let trace = step.trace.as_ref().expect("every step that ran is traced");
+        assert_eq!(trace.detail.num_requests, trace.requests.len() as u64);
+        assert_eq!(trace.detail.num_generation_tokens, step.step.num_generation_tokens);
+        let parts: Vec<StepPart> = trace.detail.parts.iter().map(|(part, ..)| *part).collect();
+        assert_eq!(
+            parts,
+            [StepPart::Plan, StepPart::Sample],
+            "a device that cannot tell leaves the rest out"
+        );
+        assert!(trace.detail.parts.iter().all(|(_, from, to)| from <= to));
+    }
+    engine.trace_steps(0.0);
+    engine.submit(request(4, &[5], 2));
+    assert!(until_finished(&steps, 1).iter().all(|step| step.trace.is_none()));
+}
+
+#[test]
+fn a_step_that_failed_has_no_trace() {
+    let (engine, steps) = start(|_, _| Err(DeviceError::Failed("planted".to_owned())));
+    engine.trace_steps(1.0);
+    engine.submit(request(1, &[1], 1));
+    assert!(until_finished(&steps, 1).iter().all(|step| step.trace.is_none()));
 }

@@ -30,6 +30,10 @@ pub struct BlockPool {
     free: BlockList,
     free_links: Vec<Links>,
     num_free: usize,
+    /// Free blocks with a hash.
+    num_evictable: usize,
+    /// Blocks whose known contents were overwritten, since somebody asked.
+    num_evicted: u64,
     by_hash: HashMap<BlockHash, BlockList>,
     same_hash_links: Vec<Links>,
 }
@@ -51,6 +55,8 @@ impl BlockPool {
             free,
             free_links,
             num_free: num_blocks - 1,
+            num_evictable: 0,
+            num_evicted: 0,
             by_hash: HashMap::new(),
             same_hash_links: vec![Links::default(); num_blocks],
         }
@@ -64,6 +70,16 @@ impl BlockPool {
     /// Blocks that nobody holds.
     pub fn num_free(&self) -> usize {
         self.num_free
+    }
+
+    /// Blocks that nobody holds and whose contents are known by a hash.
+    pub fn num_evictable(&self) -> usize {
+        self.num_evictable
+    }
+
+    /// Blocks whose known contents were overwritten since the last call.
+    pub fn take_num_evicted(&mut self) -> u64 {
+        std::mem::take(&mut self.num_evicted)
     }
 
     /// Whether nobody holds the block.
@@ -83,8 +99,9 @@ impl BlockPool {
     pub fn allocate(&mut self) -> BlockId {
         let id = self.free.first().expect("a free block");
         self.take_from_free_list(id);
-        self.forget(id);
         self.blocks[id.index()].references = 1;
+        self.num_evicted += u64::from(self.hash(id).is_some());
+        self.forget(id);
         id
     }
 
@@ -117,6 +134,7 @@ impl BlockPool {
             if block.references == 0 && block.hash.is_some() {
                 self.free.push_back(&mut self.free_links, id);
                 self.num_free += 1;
+                self.num_evictable += 1;
             }
         }
     }
@@ -140,6 +158,9 @@ impl BlockPool {
             if list.first().is_none() {
                 self.by_hash.remove(&hash);
             }
+            if self.is_free(id) {
+                self.num_evictable -= 1;
+            }
         }
     }
 
@@ -148,6 +169,7 @@ impl BlockPool {
         if self.num_free != self.num_blocks() - 1 {
             return false;
         }
+        self.num_evictable = 0;
         self.by_hash.clear();
         self.same_hash_links.fill(Links::default());
         for block in &mut self.blocks {
@@ -176,6 +198,8 @@ impl BlockPool {
             assert!(!std::mem::replace(&mut free[id.index()], true), "block {} is free twice", id.0);
         }
         assert_eq!(self.num_free, free.iter().filter(|free| **free).count(), "length of the free list");
+        let evictable = self.free_blocks().filter(|id| self.hash(*id).is_some()).count();
+        assert_eq!(self.num_evictable, evictable, "free blocks with a hash");
         assert!(!free[0] && self.blocks[0].hash.is_none(), "the null block takes part in nothing");
         for (number, block) in self.blocks.iter().enumerate() {
             assert_eq!(block.references, owners[number], "references of block {number} against its owners");
@@ -195,5 +219,8 @@ impl BlockPool {
     fn take_from_free_list(&mut self, id: BlockId) {
         self.free.remove(&mut self.free_links, id);
         self.num_free -= 1;
+        if self.hash(id).is_some() {
+            self.num_evictable -= 1;
+        }
     }
 }

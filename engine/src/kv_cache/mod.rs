@@ -97,6 +97,16 @@ impl KvCache {
         1.0 - self.pool.num_free() as f64 / (self.pool.num_blocks() - 1) as f64
     }
 
+    /// Blocks that nobody holds and whose contents a prefix could still hit.
+    pub fn num_evictable(&self) -> usize {
+        self.pool.num_evictable()
+    }
+
+    /// Such blocks that were overwritten since the last call.
+    pub fn take_num_evicted(&mut self) -> u64 {
+        self.pool.take_num_evicted()
+    }
+
     /// Hashes the full blocks of `tokens`, the sequence's known tokens, that have no hash yet.
     pub fn extend_hashes(&self, table: &mut BlockTable, tokens: &[u32]) {
         if !self.enable_prefix_caching {

@@ -8,6 +8,9 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use limpid_telemetry::observation::Phase;
 
 use crate::chat_template::ChatTemplate;
 use crate::device::WeightSource;
@@ -60,6 +63,8 @@ pub struct Model {
     pub tokenizer: Tokenizer,
     /// Messages to text, if the file has a template.
     pub chat_template: Option<ChatTemplate>,
+    /// What opening it consisted of.
+    pub opening: [Phase; 3],
     file: GgufFile,
     /// Where each weight's bytes are in the file.
     ranges: Vec<Range<usize>>,
@@ -82,6 +87,7 @@ impl Model {
     }
 
     fn read(path: &Path) -> Result<Model, ModelProblem> {
+        let started = Instant::now();
         let file = GgufFile::open(path)?;
         let metadata = file.metadata();
         let architecture: &str = metadata.require("general.architecture")?;
@@ -90,7 +96,9 @@ impl Model {
             return Err(ModelProblem::Architecture { found: architecture.to_owned(), supported });
         };
         let context_length = settings::context_length(metadata, name)?;
+        let opened = Phase::since("open_model", started);
         let tokenizer = Tokenizer::from_metadata(metadata)?;
+        let loaded = Phase::since("load_tokenizer", opened.to);
         let (program, ranges) = build(&file, tokenizer.vocabulary_size())?;
         let chat_template = match metadata.get::<&str>("tokenizer.chat_template")? {
             Some(source) => {
@@ -110,6 +118,7 @@ impl Model {
             program,
             tokenizer,
             chat_template,
+            opening: [opened, loaded, Phase::since("build_program", loaded.to)],
             ranges,
             file,
         })

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::gguf::Writer;
 use crate::gguf::fixture::{TinyLlama, tiny_llama, vocabulary};
-use crate::program::{BatchShape, OpKind, RopeStyle, Rows};
+use crate::program::{BatchShape, CostModel, OpKind, RopeStyle, Rows};
 use crate::tensor_type::TensorType;
 use crate::test_support;
 
@@ -81,6 +81,8 @@ fn settings_of_the_file_reach_the_program_and_the_model() {
     assert_eq!((num_heads, head_size, rotary, base, style), (2, 16, 16, 10_000.0, RopeStyle::Pairs));
     let cost = program.total_cost(BatchShape { tokens: 1, logits_rows: 1, attended: 1, context: 1 });
     assert!(cost.flops > 2 * model.parameters, "the embedding counts as output matrix");
+    let batch = BatchShape { tokens: 70, logits_rows: 3, attended: 4_000, context: 900 };
+    assert_eq!(CostModel::new(program).cost(batch), program.total_cost(batch));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Takes the results of a step in: new tokens, finished requests, the step's report.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use limpid_telemetry::observation::SchedulerStats;
+use limpid_telemetry::observation::{SchedulerStats, StepWork};
 
 use super::plan::{ModelOutput, Outcome, Scheduled, StepPlan};
 use super::{Scheduler, Slot};
@@ -26,8 +26,11 @@ impl Scheduler {
                 times: output.times,
                 num_prompt_tokens: 0,
                 num_generation_tokens: 0,
+                work: StepWork::default(),
+                apply: Duration::ZERO,
             },
             outputs: std::mem::take(&mut self.ended),
+            trace: None,
         };
         let before = step.outputs.len();
         match output.outcome {
@@ -52,7 +55,8 @@ impl Scheduler {
         }
         scheduled.clear();
         self.spare = scheduled;
-        step.step.scheduler = self.stats(num_preemptions);
+        let num_corrupted_requests = step.step.scheduler.num_corrupted_requests;
+        step.step.scheduler = SchedulerStats { num_corrupted_requests, ..self.stats(num_preemptions) };
         self.prefix_cache = Default::default();
         step
     }
@@ -80,6 +84,7 @@ impl Scheduler {
                 }
             }
             Some(Err(error)) => {
+                step.step.scheduler.num_corrupted_requests += 1;
                 // What made the logits useless may sit in the cache; nobody else is to find it there.
                 self.cache.forget(&mut request.table, 0);
                 self.finish(share.slot, Vec::new(), FinishReason::Error, Some(error))
@@ -97,7 +102,7 @@ impl Scheduler {
         self.finish(share.slot, Vec::new(), FinishReason::Error, Some(error))
     }
 
-    fn stats(&self, num_preemptions: usize) -> SchedulerStats {
+    fn stats(&mut self, num_preemptions: usize) -> SchedulerStats {
         SchedulerStats {
             num_running: self.running.len() as u64,
             num_waiting_capacity: self.waiting.len() as u64,
@@ -105,6 +110,9 @@ impl Scheduler {
             kv_cache_usage: self.cache.usage(),
             prefix_cache: self.prefix_cache,
             num_preemptions: num_preemptions as u64,
+            num_evictable_blocks: self.cache.num_evictable() as u64,
+            num_evicted_blocks: self.cache.take_num_evicted(),
+            num_corrupted_requests: 0,
         }
     }
 }

@@ -19,6 +19,7 @@ fn config() -> ResolvedConfig {
         num_blocks: 33,
         enable_prefix_caching: true,
         scheduling_policy: SchedulingPolicy::Fcfs,
+        cost: Default::default(),
     }
 }
 

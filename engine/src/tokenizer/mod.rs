@@ -132,7 +132,7 @@ pub enum TokenizerError {
 /// What makes tokens of the text between special tokens.
 enum Merger {
     ByteLevel(Box<ByteLevelBpe>),
-    SentencePiece(SentencePiece),
+    SentencePiece(Box<SentencePiece>),
 }
 
 /// A model's tokenizer.
@@ -191,7 +191,9 @@ impl Tokenizer {
                 let adds_bos = bpe.adds_bos();
                 (Merger::ByteLevel(Box::new(bpe)), adds_bos)
             }
-            Alphabet::Text => (Merger::SentencePiece(sentence_piece(metadata, &vocabulary, &tokens)?), true),
+            Alphabet::Text => {
+                (Merger::SentencePiece(Box::new(sentence_piece(metadata, &vocabulary, &tokens)?)), true)
+            }
         };
         // Phi 3's special tokens take the white space behind them; llama.cpp, too, knows by the name.
         let name = metadata.get::<&str>(NAME)?.unwrap_or_default().to_lowercase();

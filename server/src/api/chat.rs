@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
-use limpid_telemetry::Operation;
+use limpid_telemetry::{Message as RecordedMessage, Operation};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -63,6 +63,15 @@ impl ChatPrompt {
             // Chat templates write the special tokens themselves.
             add_special_tokens: fields.flag("add_special_tokens", false)?,
         })
+    }
+
+    /// For traces whose operator asked for content.
+    fn recorded(&self) -> Vec<RecordedMessage> {
+        let text = |message: &Value, name: &str| message[name].as_str().unwrap_or_default().to_owned();
+        let messages = self.messages.as_array().into_iter().flatten();
+        messages
+            .map(|message| RecordedMessage { role: text(message, "role"), text: text(message, "content") })
+            .collect()
     }
 
     /// The prompt's ids. Control tokens in the messages' text are read as such, as in vLLM.
@@ -156,8 +165,11 @@ pub(super) async fn create(
     let model = app.requested_model(&mut fields)?;
     refuse_unsupported(&fields, UNSUPPORTED)?;
     let logprobs = logprobs(&mut fields)?;
-    let params = Params::parse(&mut fields, logprobs, &app.limits())?;
+    let mut params = Params::parse(&mut fields, logprobs, &app.limits())?;
     let prompt = ChatPrompt::parse(&mut fields)?;
+    if app.telemetry.captures_content() {
+        params.recorded.messages = prompt.recorded();
+    }
     app.check_engine()?;
     let prompt = prompt.encode(&app).await?;
     let answer = Answer {

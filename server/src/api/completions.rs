@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
-use limpid_telemetry::Operation;
+use limpid_telemetry::{Message, Operation};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -96,8 +96,13 @@ pub(super) async fn create(
     let model = app.requested_model(&mut fields)?;
     refuse_unsupported(&fields, UNSUPPORTED)?;
     let logprobs = integer(&mut fields, "logprobs", 0..=MAX_LOGPROBS)?.map(|count| count as usize);
-    let params = Params::parse(&mut fields, logprobs, &app.limits())?;
+    let mut params = Params::parse(&mut fields, logprobs, &app.limits())?;
     let prompt = Prompt::parse(&mut fields, app.text.vocabulary_size())?;
+    if let Prompt::Text { text, .. } = &prompt
+        && app.telemetry.captures_content()
+    {
+        params.recorded.messages = vec![Message { role: "user".to_owned(), text: text.clone() }];
+    }
     app.check_engine()?;
     let prompt = prompt.encode(&app).await?;
     let answer = Answer {

@@ -6,6 +6,7 @@
 //! Invariant: nothing that a client sends makes a handler panic, wait without end, or answer an error in
 //! another shape than OpenAI's.
 
+mod access;
 mod auth;
 mod chat;
 mod completions;
@@ -33,7 +34,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use limpid_engine::device::DeviceInfo;
-use limpid_telemetry::Telemetry;
+use limpid_telemetry::{HttpMetrics, Telemetry};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 
@@ -78,6 +79,7 @@ pub struct AppParts {
 struct App {
     frontend: Frontend,
     telemetry: Telemetry,
+    http_metrics: HttpMetrics,
     text: Arc<dyn TextModel>,
     served_names: Vec<String>,
     max_model_len: usize,
@@ -100,6 +102,7 @@ pub fn router(parts: AppParts) -> Router {
     assert!(!parts.served_names.is_empty(), "a model has a name");
     let app = Arc::new(App {
         frontend: parts.frontend,
+        http_metrics: parts.telemetry.http_metrics(observe::SCHEME, &Route::measured()),
         telemetry: parts.telemetry,
         text: parts.text,
         served_names: parts.served_names,

@@ -1,7 +1,7 @@
-//! The outermost layer: stamps a request's arrival, names it, opens its SERVER span and keeps the span open
-//! until the response's last byte is out or the client is gone.
+//! The outermost layer: stamps a request's arrival, names it, opens its SERVER span, begins its measurement, and
+//! keeps both open until the response's last byte is out or the client is gone.
 //!
-//! Probes and scrapes get a request id but no span.
+//! Probes and scrapes get a request id but no span, no measurement and no line in the log.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -11,18 +11,21 @@ use std::time::Instant;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use http_body::{Frame, SizeHint};
-use limpid_telemetry::{HttpRequestStarted, HttpSpan};
+use http_body::{Body as _, Frame, SizeHint};
+use limpid_telemetry::{HttpRequestGuard, HttpRequestHead, HttpRequestStarted, HttpSpan};
 
 use super::App;
+use super::access::AccessLine;
 use super::error::ErrorKind;
 use super::route::Route;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACERESPONSE: HeaderName = HeaderName::from_static("traceresponse");
+/// What is spoken here; TLS ends before.
+pub(super) const SCHEME: &str = "http";
 /// Longest request id that is taken over from a client.
 const MAX_REQUEST_ID_BYTES: usize = 64;
 
@@ -41,7 +44,17 @@ pub(super) async fn observe(State(app): State<Arc<App>>, mut request: Request, n
     let arrival = Instant::now();
     let route = request.extensions().get::<MatchedPath>().and_then(|path| Route::of(path.as_str()));
     let span = route.is_none_or(Route::has_span).then(|| open_span(&app, &request, route, arrival));
+    let mut measured = span.as_ref().map(|span| {
+        app.http_metrics.request(HttpRequestHead {
+            at: arrival,
+            method: request.method().as_str(),
+            route: route.map(Route::template),
+            num_bytes: content_length(request.headers()).unwrap_or(0),
+            span: Some(span),
+        })
+    });
     let request_id = request_id(request.headers());
+    let mut line = span.as_ref().map(|span| AccessLine::begin(&request, span, &request_id, arrival));
     request.extensions_mut().insert(RequestContext {
         arrival,
         request_id: Arc::clone(&request_id),
@@ -53,26 +66,37 @@ pub(super) async fn observe(State(app): State<Arc<App>>, mut request: Request, n
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    let Some(span) = span else { return response };
+    let (Some(span), Some(mut line)) = (span, line.take()) else { return response };
+    line.status = Some(response.status().as_u16());
     let error_type = response.extensions().get::<ErrorKind>().and_then(|kind| kind.error_type());
     span.responded(response.status().as_u16(), error_type);
+    if let Some(measured) = &mut measured {
+        let known = content_length(response.headers()).or_else(|| response.body().size_hint().exact());
+        measured.responded(response.status().as_u16(), known.unwrap_or(0), error_type);
+    }
     if let Some(value) = span.traceresponse().and_then(|value| HeaderValue::from_str(&value).ok()) {
         response.headers_mut().insert(TRACERESPONSE, value);
     }
-    response.map(|body| Body::new(ObservedBody { body, _span: span }))
+    response.map(|body| Body::new(ObservedBody { body, line, _measured: measured, _span: span }))
 }
 
 fn open_span(app: &App, request: &Request, route: Option<Route>, at: Instant) -> Arc<HttpSpan> {
     app.telemetry.http_request(HttpRequestStarted {
         at,
+        version: request.version(),
         method: request.method(),
         route: route.map(Route::template),
         path: request.uri().path(),
-        scheme: "http",
+        scheme: SCHEME,
         headers: request.headers(),
         peer: request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0),
         server: app.address,
     })
+}
+
+/// The header's number, if it is one.
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Only short ids of harmless characters are taken over, because they end up in ids, headers and logs.
@@ -87,11 +111,20 @@ fn request_id(headers: &HeaderMap) -> Arc<str> {
     }
 }
 
-/// A body that keeps its SERVER span open as long as it lives. hyper drops it after the last byte, or when
+/// A body that keeps its SERVER span and its measurement open as long as it lives. hyper drops it after the last byte, or when
 /// the client goes away.
 struct ObservedBody {
     body: Body,
+    line: AccessLine,
+    _measured: Option<HttpRequestGuard>,
     _span: Arc<HttpSpan>,
+}
+
+impl Drop for ObservedBody {
+    fn drop(&mut self) {
+        // A body that says so is not asked for its end.
+        self.line.complete |= http_body::Body::is_end_stream(&self.body);
+    }
 }
 
 impl http_body::Body for ObservedBody {
@@ -102,7 +135,13 @@ impl http_body::Body for ObservedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => self.line.bytes += frame.data_ref().map_or(0, Bytes::len),
+            Poll::Ready(None) => self.line.complete = true,
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

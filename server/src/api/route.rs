@@ -1,4 +1,6 @@
-//! The routes that exist, once: path pattern, template for traces, and whether requests to it are traced.
+//! The routes that exist, once: path pattern, template for traces, and whether requests to it are traced and measured.
+
+use limpid_telemetry::RouteMethod;
 
 /// A route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,29 @@ impl Route {
     /// `http.route`.
     pub(super) fn template(self) -> &'static str {
         if self == Route::Model { "/v1/models/{model}" } else { self.pattern() }
+    }
+
+    /// The method that it is meant for.
+    fn method(self) -> &'static str {
+        match self {
+            Route::Models
+            | Route::Model
+            | Route::Health
+            | Route::Ping
+            | Route::Version
+            | Route::Metrics
+            | Route::MetricsSlash => "GET",
+            _ => "POST",
+        }
+    }
+
+    /// Method and template of the routes whose requests are measured.
+    pub(super) fn measured() -> Vec<RouteMethod> {
+        Route::ALL
+            .into_iter()
+            .filter(|route| route.has_span())
+            .map(|route| (route.method(), route.template()))
+            .collect()
     }
 
     /// Probes and scrapes would fill the traces with nothing.

@@ -1,12 +1,14 @@
 //! `limpid bench`: how fast a model runs here.
 //!
-//! `prefill` and `decode` measure one request straight on a device; `serve` puts a load on a server over HTTP.
+//! `prefill` and `decode` measure one request straight on a device; `serve` puts a load on a server over HTTP;
+//! `telemetry` compares a server that tells everything with one that tells nothing.
 //! Measuring, statistics and presentation are apart; only this file reads arguments and prints.
 
 mod device;
 mod report;
 mod serve;
 mod stats;
+mod telemetry;
 
 use std::io::Write;
 
@@ -21,6 +23,7 @@ use crate::serve::Server;
 use device::{Phase, Workload, measure};
 use report::{LoadReport, RateReport, Setting};
 use serve::{Lengths, Load, run_load};
+use telemetry::TelemetryReport;
 
 /// Arguments of `limpid bench`.
 #[derive(Clone, Debug, clap::Args)]
@@ -41,6 +44,8 @@ enum BenchCommand {
     Decode(RateArgs),
     /// Throughput and latencies of a server under load
     Serve(ServeArgs),
+    /// What telemetry costs: tokens per second with everything on and with everything off, in pairs
+    Telemetry(TelemetryArgs),
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -93,6 +98,32 @@ struct ServeArgs {
 }
 
 #[derive(Clone, Debug, clap::Args)]
+struct TelemetryArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Use a tiny random model, with which the engine and not the device is the bottleneck
+    #[arg(long, conflicts_with = "model")]
+    tiny: bool,
+    /// Pairs of runs
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pairs: u32,
+    /// Clients, each with one request in flight
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    concurrency: u32,
+    /// Requests of all clients together, in each run
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    requests: u32,
+    /// Prompt lengths in tokens: N or LEAST-MOST
+    #[arg(long, value_name = "RANGE", default_value = "16-64")]
+    prompt_tokens: Lengths,
+    /// Output lengths in tokens: N or LEAST-MOST
+    #[arg(long, value_name = "RANGE", default_value = "32-128")]
+    output_tokens: Lengths,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Clone, Debug, clap::Args)]
 struct CommonArgs {
     /// Draws the prompts
     #[arg(long, default_value_t = 0)]
@@ -112,6 +143,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         Some(BenchCommand::Prefill(rate_args)) => rates(rate_args, &[Phase::Prefill]),
         Some(BenchCommand::Decode(rate_args)) => rates(rate_args, &[Phase::Decode]),
         Some(BenchCommand::Serve(serve_args)) => load(serve_args),
+        Some(BenchCommand::Telemetry(telemetry_args)) => telemetry_cost(telemetry_args),
     }
 }
 
@@ -187,6 +219,25 @@ async fn load_own_server(target: &TargetArgs, load: Load, bar: &ProgressBar) -> 
     let result = run_load(&Client::new(&url, None)?, &load, bar).await;
     server.shutdown().await;
     Ok(LoadReport { url, load, result: result? })
+}
+
+fn telemetry_cost(args: TelemetryArgs) -> anyhow::Result<()> {
+    let load = Load {
+        concurrency: args.concurrency as usize,
+        requests: args.requests as usize,
+        prompt_tokens: args.prompt_tokens,
+        output_tokens: args.output_tokens,
+        seed: args.common.seed,
+        stream: true,
+    };
+    let path = if args.tiny { None } else { Some(args.target.model_path()?) };
+    let bar = progress_bar(2 * u64::from(args.pairs) * load.requests as u64);
+    bar.set_message("requests");
+    let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
+    let compared = telemetry::compare(path, args.target.device, load, args.pairs as usize, &bar);
+    let report = runtime.block_on(compared);
+    bar.finish_and_clear();
+    print(args.common.json, &report?, TelemetryReport::text)
 }
 
 /// A bar on stderr, which indicatif hides where that is no terminal.

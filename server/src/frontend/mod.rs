@@ -72,6 +72,10 @@ impl Engine for EngineHandle {
 }
 
 /// Everything that the frontend's task reacts to.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every event is a step, and a box for each would cost more"
+)]
 enum Event {
     /// A request that is about to be submitted.
     Open(Box<OpenRequest>),

@@ -67,9 +67,17 @@ impl Pump {
 
     fn step(&mut self, step: StepOutput) {
         let now = Instant::now();
+        // Before the requests that end in this step are gone.
+        let traced = step.trace.map(|trace| {
+            let guard = |id| self.open.get(id).and_then(|request| request.guard.link());
+            (trace.requests.iter().filter_map(guard).collect(), trace.detail)
+        });
         self.telemetry.step_finished(&step.step);
         for output in step.outputs {
             self.output(output, step.step.finished, now);
+        }
+        if let Some((requests, detail)) = traced {
+            self.telemetry.step_traced(&detail, requests);
         }
     }
 
@@ -93,6 +101,7 @@ impl Pump {
         }
         request.usage.completion_tokens += output.tokens.len();
         let decoded = request.decoder.push(&output.tokens, output.finish, &*self.text);
+        request.guard.text(&decoded.text);
         if decoded.stopped && output.finish.is_none() {
             self.engine.abort(output.id);
         }
@@ -186,8 +195,14 @@ mod tests {
                 times: StepTimes::default(),
                 num_prompt_tokens: 0,
                 num_generation_tokens: text.len() as u64,
+                work: Default::default(),
+                apply: Default::default(),
             };
-            self.sink.as_ref().expect("the engine runs").step(StepOutput { step, outputs: vec![output] });
+            self.sink.as_ref().expect("the engine runs").step(StepOutput {
+                step,
+                outputs: vec![output],
+                trace: None,
+            });
         }
     }
 

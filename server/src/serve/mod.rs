@@ -13,15 +13,15 @@ mod tests;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use limpid_engine::config::EngineConfig;
 use limpid_engine::device::DeviceChoice;
-use limpid_telemetry::{Telemetry, TelemetrySettings};
+use limpid_telemetry::{ModelTelemetry, Telemetry, TelemetrySettings};
 use opentelemetry_sdk::trace::SpanProcessor;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::api::{self, AppParts};
 use crate::cli::ServeArgs;
@@ -59,6 +59,8 @@ pub struct ServeOptions {
     pub require_gpu: bool,
     /// Telemetry settings from flags; the device is added to the resource.
     pub telemetry: TelemetrySettings,
+    /// How often the log says what the engine does; `None` is never.
+    pub log_stats_interval: Option<Duration>,
     /// How long running requests get to end at shutdown.
     pub shutdown_timeout: Duration,
 }
@@ -73,6 +75,7 @@ pub struct RunningServer {
     frontend: Frontend,
     frontend_task: JoinHandle<()>,
     connections: Connections,
+    stats_task: Option<JoinHandle<()>>,
     telemetry: Telemetry,
     shutdown_timeout: Duration,
 }
@@ -91,6 +94,7 @@ impl Server {
         let port = Port::bind(&options.host, options.port).await?;
         let addr = port.address()?;
         let shutdown_timeout = options.shutdown_timeout;
+        let log_stats_interval = options.log_stats_interval;
         let api_keys = options.api_keys.clone();
         let served_names = options.served_model_names.clone();
         // Reading, hashing, uploading and compiling take their time and their thread.
@@ -107,6 +111,8 @@ impl Server {
             max_model_len,
             has_priorities,
         } = opened;
+        let stats_task =
+            log_stats_interval.map(|interval| tokio::spawn(log_stats(model_telemetry.clone(), interval)));
         let (frontend, frontend_task) =
             Frontend::start(events, engine, model_telemetry, std::sync::Arc::clone(&text));
         let router = api::router(AppParts {
@@ -122,7 +128,15 @@ impl Server {
         });
         let connections = port.listen(router)?;
         tracing::info!("listening on http://{addr}");
-        Ok(RunningServer { addr, frontend, frontend_task, connections, telemetry, shutdown_timeout })
+        Ok(RunningServer {
+            addr,
+            frontend,
+            frontend_task,
+            connections,
+            stats_task,
+            telemetry,
+            shutdown_timeout,
+        })
     }
 }
 
@@ -151,10 +165,25 @@ impl RunningServer {
             tracing::warn!("the engine did not end in time; its open requests are closed as aborted");
             self.frontend_task.abort();
         }
+        if let Some(task) = &self.stats_task {
+            task.abort();
+        }
         for lost in self.telemetry.shutdown(FLUSH_TIMEOUT).await {
             tracing::warn!("{lost}");
         }
         tracing::info!("ended");
+    }
+}
+
+/// Says every so often what the engine does.
+async fn log_stats(telemetry: ModelTelemetry, interval: Duration) {
+    let mut interval = tokio::time::interval(interval);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        if let Some(line) = telemetry.stats_line(Instant::now()) {
+            tracing::info!("{line}");
+        }
     }
 }
 

@@ -2,13 +2,18 @@
 //! engine. All of it may block.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Context;
 use limpid_engine::config::{ResolvedConfig, SchedulingPolicy};
 use limpid_engine::device::{DeviceInfo, find_adapter};
 use limpid_engine::engine::EngineHandle;
 use limpid_engine::model::Model;
-use limpid_telemetry::{ModelIdentity, ModelTelemetry, Telemetry, TelemetryConfig, TelemetrySettings};
+use limpid_telemetry::observation::Phase;
+use limpid_telemetry::{
+    DeviceIdentity, ModelIdentity, ModelTelemetry, PoolIdentity, StartupTimes, Telemetry, TelemetryConfig,
+    TelemetrySettings,
+};
 use opentelemetry_sdk::trace::SpanProcessor;
 
 use super::ServeOptions;
@@ -31,17 +36,24 @@ pub(super) fn open(
     options: &ServeOptions,
     span_processors: Vec<Box<dyn SpanProcessor>>,
 ) -> anyhow::Result<Opened> {
+    let started = Instant::now();
     let model = Model::open(&options.model_path)?;
+    let mut phases = model.opening.to_vec();
+    let searched = Instant::now();
     let adapter = find_adapter(options.device, options.require_gpu).context("no device can be used")?;
+    phases.push(Phase::since("find_device", searched));
     let device_info = adapter.info().clone();
     let settings = telemetry_settings(options, &device_info);
     let telemetry_config = TelemetryConfig::resolve(settings, &|name| std::env::var(name).ok())?;
     let config = options.engine.resolve(&model.program, model.context_length, adapter.memory())?;
     log_what_is_served(options, &model, &device_info, &config);
 
+    let opening = Instant::now();
     let device = adapter
         .open(&model.program, &model, config.device_limits())
         .with_context(|| format!("the device {} cannot be opened", device_info.name))?;
+    let load_weights = opening.elapsed();
+    phases.extend(device.opening());
     let telemetry = Telemetry::start(telemetry_config, span_processors)?;
     for line in telemetry.describe() {
         tracing::info!("{line}");
@@ -50,13 +62,26 @@ pub(super) fn open(
         model_name: options.served_model_names.first().context("--served-model-name is empty")?.clone(),
         engine: 0,
         max_model_len: config.max_model_len,
+        max_num_seqs: config.max_num_seqs,
         cache_config: cache_config(options, &config),
+        pool: pool(&config, &model),
+        weight_bytes: model.program.weight_bytes(),
+        startup: StartupTimes { load_weights: Some(load_weights), total: Some(started.elapsed()) },
+        device: DeviceIdentity {
+            kind: device_info.kind.to_owned(),
+            name: device_info.name.clone(),
+            device_type: device_info.device_type.clone(),
+            backend: device_info.backend.clone(),
+            driver: device_info.driver.clone(),
+        },
     });
 
     let max_model_len = config.max_model_len;
     let has_priorities = config.scheduling_policy == SchedulingPolicy::Priority;
     let (steps, events) = frontend::channel();
     let engine = EngineHandle::start(config, device, move |step| steps.step(step));
+    engine.trace_steps(telemetry.step_trace_ratio());
+    telemetry.started_up(&phases, started);
     Ok(Opened {
         engine: Arc::new(engine),
         events,
@@ -101,6 +126,17 @@ fn telemetry_settings(options: &ServeOptions, device: &DeviceInfo) -> TelemetryS
         ("limpid.device.backend", device.backend.clone()),
     ]);
     settings
+}
+
+/// The KV cache without the null block, which no request can have.
+fn pool(config: &ResolvedConfig, model: &Model) -> PoolIdentity {
+    let num_blocks = config.num_blocks.saturating_sub(1);
+    let num_tokens = (num_blocks * config.block_size) as u64;
+    PoolIdentity {
+        num_blocks,
+        block_size: config.block_size,
+        num_bytes: num_tokens * model.program.kv_bytes_per_token(),
+    }
 }
 
 /// Labels of `vllm:cache_config_info` from the values in use, in Python's spelling as vLLM has it.

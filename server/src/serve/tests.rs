@@ -20,6 +20,7 @@ async fn start(shutdown_timeout: Duration) -> (RunningServer, watch::Receiver<us
         frontend_task: api.frontend_task,
         connections: port.listen(api.router).expect("still free"),
         telemetry: api.telemetry,
+        stats_task: None,
         shutdown_timeout,
     };
     (server, api.engine.aborts.subscribe())

@@ -10,17 +10,23 @@
 //! a closed set or fixed for the life of the process, so that no client can add a series.
 
 pub(crate) mod buckets;
+pub(crate) mod hidden;
+mod queries;
+mod reference;
 #[cfg(test)]
 mod tests;
 
 use crate::dialect;
 use crate::exposition::prometheus_name;
 pub use buckets::Buckets;
+pub use hidden::{HIDDEN, Hidden};
+pub use queries::{QUERIES, Query};
+pub use reference::reference_page;
 
 /// A row of the catalogue.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// The folder it comes from: `vllm`, `genai`, `limpid`.
+    /// The folder it comes from: `vllm`, `genai`, `limpid`, `sglang`.
     pub dialect: &'static str,
     /// The instrument's name in the SDK, which refuses `:`.
     pub instrument: &'static str,
@@ -35,7 +41,7 @@ pub struct Row {
     pub description: &'static str,
     /// Labels in the order of the original.
     pub labels: &'static [Label],
-    /// Section of vLLM's tables (`2.1` …), empty for other dialects.
+    /// Section of vLLM's or SGLang's tables (`2.1` …), empty for other dialects.
     pub group: &'static str,
     /// Where it stands with the system the name comes from.
     pub status: Status,
@@ -50,6 +56,10 @@ pub enum Kind {
     Counter,
     /// Goes up and down.
     Gauge,
+    /// Goes up and down by what is added and taken away; a gauge to Prometheus.
+    UpDownCounter,
+    /// Sum and count without a distribution. To OTLP it is a histogram without bounds.
+    Summary,
     /// Distribution.
     Histogram(Buckets),
 }
@@ -72,8 +82,16 @@ pub enum Values {
     Engine,
     /// A setting's value, fixed once the engine is ready.
     Setting,
+    /// Always this.
+    Constant(&'static str),
     /// Exactly these.
     Closed(&'static [&'static str]),
+    /// A route of the server, or one word for all other paths.
+    Route,
+    /// A method HTTP defines, or one word for all others.
+    Method,
+    /// A status that the server answers with.
+    StatusCode,
     /// One of the server's error kinds; absent where there was no error.
     ErrorKind,
 }
@@ -83,7 +101,7 @@ pub enum Values {
 pub enum Status {
     /// Exposed there today.
     Current,
-    /// Gone there, alive here because its cause is.
+    /// Gone there, or declared and never moved; alive here because its cause is.
     Revived,
 }
 
@@ -96,6 +114,29 @@ pub enum Condition {
     DetailedModel,
     /// `--collect-detailed-traces worker|all`.
     DetailedWorker,
+    /// `--kv-cache-metrics`.
+    KvCacheMetrics,
+    /// `--enable-mfu-metrics`.
+    MfuMetrics,
+    /// `--slo-inter-token-ms`.
+    Slo,
+    /// Linux, whose `/proc` it is read from.
+    Linux,
+}
+
+impl Condition {
+    /// What the reference page says about it; empty for [`Condition::Always`].
+    pub fn describe(self) -> &'static str {
+        match self {
+            Condition::Always => "",
+            Condition::DetailedModel => "`--collect-detailed-traces model` or `all`",
+            Condition::DetailedWorker => "`--collect-detailed-traces worker` or `all`",
+            Condition::KvCacheMetrics => "`--kv-cache-metrics`",
+            Condition::MfuMetrics => "`--enable-mfu-metrics`",
+            Condition::Slo => "`--slo-inter-token-ms`",
+            Condition::Linux => "Linux",
+        }
+    }
 }
 
 impl Row {
@@ -120,8 +161,10 @@ impl Row {
             .iter()
             .map(|label| match label.values {
                 Values::Closed(values) => values.len(),
-                Values::ErrorKind => 16,
-                Values::ModelName | Values::Engine | Values::Setting => 1,
+                Values::ErrorKind | Values::Route => 16,
+                Values::Method => 10,
+                Values::StatusCode => 12,
+                Values::ModelName | Values::Engine | Values::Setting | Values::Constant(_) => 1,
             })
             .product()
     }
@@ -129,7 +172,7 @@ impl Row {
     /// Bound on the stream's series. The SDK allocates a table of this size per stream and reader, so it is
     /// small: enough for sixteen engines.
     pub(crate) fn cardinality_limit(&self) -> usize {
-        (16 * self.series_per_model()).max(32)
+        (16 * self.series_per_model()).clamp(32, 2000)
     }
 }
 

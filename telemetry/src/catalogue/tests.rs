@@ -6,27 +6,17 @@ use serde_json::Value;
 
 use super::{Buckets, Kind, Row, Status, Values, rows};
 
-/// vLLM's metrics of groups 2.1 to 2.7 that limpid does not serve yet.
-const NOT_YET: &[&str] = &[
-    "vllm:admission_rejections",
-    "vllm:corrupted_requests",
+/// vLLM's metrics of groups 2.1 to 2.7 and `other` whose cause limpid does not have: diffusion models,
+/// speculative decoding, a KV connector, watermarks, Python.
+const NOT_SERVED: &[&str] = &[
+    "python_gc_collections_total",
+    "python_gc_objects_collected_total",
+    "python_gc_objects_uncollectable_total",
+    "python_info",
     "vllm:diffusion_num_canvas_positions",
     "vllm:diffusion_num_committed_tokens",
     "vllm:diffusion_num_denoising_steps",
-    "vllm:engine_sleep_state",
-    "vllm:estimated_flops_per_gpu_total",
-    "vllm:estimated_read_bytes_per_gpu_total",
-    "vllm:estimated_write_bytes_per_gpu_total",
-    "vllm:external_prefix_cache_hits",
-    "vllm:external_prefix_cache_queries",
-    "vllm:kv_block_idle_before_evict_seconds",
-    "vllm:kv_block_lifetime_seconds",
-    "vllm:kv_block_reuse_gap_seconds",
-    "vllm:lora_requests_info",
-    "vllm:mm_cache_hits",
-    "vllm:mm_cache_queries",
     "vllm:num_requests_kv_fetch_by_stage",
-    "vllm:prompt_tokens_cached_by_source",
     "vllm:spec_decode_num_accepted_tokens",
     "vllm:spec_decode_num_accepted_tokens_per_pos",
     "vllm:spec_decode_num_draft_tokens",
@@ -36,6 +26,24 @@ const NOT_YET: &[&str] = &[
 
 fn golden() -> Value {
     serde_json::from_str(include_str!("vllm-0.33.json")).expect("the golden file")
+}
+
+fn golden_sglang() -> Value {
+    serde_json::from_str(include_str!("sglang-0.5.23.json")).expect("the golden file")
+}
+
+fn kind(row: &Row) -> &'static str {
+    match row.kind {
+        Kind::Counter => "counter",
+        Kind::Gauge | Kind::UpDownCounter => "gauge",
+        Kind::Histogram(_) => "histogram",
+        Kind::Summary => "summary",
+    }
+}
+
+fn their_bounds(golden: &Value, index: &Value) -> Vec<f64> {
+    let bounds = golden["buckets"][index.as_u64().unwrap() as usize].as_array().unwrap();
+    bounds.iter().map(|bound| bound.as_f64().unwrap()).collect()
 }
 
 fn exposed(metric: &Value) -> &str {
@@ -62,12 +70,7 @@ fn every_vllm_row_equals_vllms_own_declaration() {
                 gaps.push(format!("{name}: {what} {ours} instead of {theirs}"));
             }
         };
-        let kind = match row.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram(_) => "histogram",
-        };
-        compare("type", kind.to_owned(), theirs["type"].as_str().unwrap().to_owned());
+        compare("type", kind(row).to_owned(), theirs["type"].as_str().unwrap().to_owned());
         compare("group", row.group.to_owned(), theirs["group"].as_str().unwrap().to_owned());
         let labels: Vec<&str> = row.labels.iter().map(|label| label.name).collect();
         compare("labels", serde_json::to_string(&labels).unwrap(), theirs["labels"].to_string());
@@ -85,19 +88,14 @@ fn every_vllm_row_equals_vllms_own_declaration() {
                 compare("buckets", "1-2-5 series".to_owned(), theirs.chars().take(12).collect());
             }
             (Kind::Histogram(Buckets::Fixed(ours)), Some(index)) => {
-                let theirs: Vec<f64> = golden["buckets"][index.as_u64().unwrap() as usize]
-                    .as_array()
-                    .unwrap()
-                    .iter()
-                    .map(|bound| bound.as_f64().unwrap())
-                    .collect();
+                let theirs = their_bounds(&golden, index);
                 compare("buckets", format!("{ours:?}"), format!("{theirs:?}"));
             }
             // vLLM 0.33 no longer declares the buckets of a metric it removed.
             (Kind::Histogram(_), None) => {
                 compare("status", format!("{:?}", row.status), "Revived".to_owned())
             }
-            (Kind::Counter | Kind::Gauge, _) => {}
+            (Kind::Counter | Kind::Gauge | Kind::UpDownCounter | Kind::Summary, _) => {}
         }
     }
     assert!(gaps.is_empty(), "{}", gaps.join("\n"));
@@ -114,11 +112,11 @@ fn what_vllm_has_and_limpid_has_not_is_listed() {
         .filter(|metric| metric["status"] == "current" && !ours.contains(exposed(metric)))
         .filter(|metric| {
             let group = metric["group"].as_str().unwrap();
-            ("2.1".."2.8").contains(&group)
+            ("2.1".."2.8").contains(&group) || group == "other"
         })
         .map(|metric| metric["name"].as_str().unwrap())
         .collect();
-    assert_eq!(missing, NOT_YET.iter().copied().collect());
+    assert_eq!(missing, NOT_SERVED.iter().copied().collect());
 }
 
 #[test]
@@ -130,7 +128,9 @@ fn names_are_unique_and_legal_in_both_forms() {
         assert!(families.insert(row.exposed_name()), "{}", row.exposed_name());
         let exposed = row.exposed_name();
         let (prefix, rest) = exposed.split_once(':').unwrap_or(("", exposed.as_str()));
-        assert!(prefix.is_empty() || prefix == "vllm", "{exposed}: a colon is vLLM's alone");
+        assert!(["", "vllm", "sglang"].contains(&prefix), "{exposed}: a colon is for the names that have it");
+        // SGLang shouts in one name.
+        let rest = rest.strip_suffix("_SLO").unwrap_or(rest);
         assert!(rest.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'), "{exposed}");
         assert!(!exposed.ends_with("_created"), "{exposed}");
         if let Some(renamed) = row.renamed {
@@ -146,7 +146,8 @@ fn descriptions_are_sentences_and_no_histogram_has_the_sdks_default_bounds() {
         assert!(row.description.ends_with('.') && row.description.len() < 120, "{}", row.instrument);
         if let Kind::Histogram(buckets) = row.kind {
             let bounds = buckets.bounds(2048);
-            assert!(bounds[0] > 0.0 && bounds.is_sorted(), "{}", row.instrument);
+            let default = bounds.starts_with(&[0.0, 5.0]);
+            assert!(!default && bounds.is_sorted_by(|one, next| one < next), "{}", row.instrument);
         }
     }
 }
@@ -158,4 +159,58 @@ fn the_longest_latencies_have_finite_buckets() {
     for bound in [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0] {
         assert!(buckets.bounds(1).contains(&bound));
     }
+}
+
+#[test]
+fn every_sglang_row_equals_sglangs_own_declaration() {
+    let golden = golden_sglang();
+    let mut gaps = Vec::new();
+    for row in rows().filter(|row| row.dialect == "sglang") {
+        let name = row.exposed_name();
+        let metrics = golden["metrics"].as_array().unwrap();
+        let Some(theirs) = metrics.iter().find(|metric| exposed(metric) == name) else {
+            gaps.push(format!("{name}: SGLang has no such metric"));
+            continue;
+        };
+        let labels: Vec<&str> = row.labels.iter().map(|label| label.name).collect();
+        // SGLang's pid is an accident of several processes.
+        let their_labels: Vec<&str> = theirs["labels"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_str)
+            .filter(|name| *name != "pid")
+            .collect();
+        for (what, ours, theirs) in [
+            ("type", kind(row), &theirs["type"]),
+            ("group", row.group, &theirs["group"]),
+            ("status", if row.status == Status::Current { "current" } else { "" }, &theirs["status"]),
+        ] {
+            if !ours.is_empty() && theirs != ours {
+                gaps.push(format!("{name}: {what} {ours} instead of {theirs}"));
+            }
+        }
+        if labels != their_labels {
+            gaps.push(format!("{name}: labels {labels:?} instead of {their_labels:?}"));
+        }
+        for label in row.labels {
+            // Those of its values that have a cause here.
+            if let Values::Closed(values) = label.values {
+                let theirs: Vec<&str> = theirs["label_values"][label.name]
+                    .as_array()
+                    .map(|values| values.iter().filter_map(Value::as_str).collect())
+                    .unwrap_or_default();
+                if let Some(value) = values.iter().find(|value| !theirs.contains(value)) {
+                    gaps.push(format!("{name}: {} {value} is none of {theirs:?}", label.name));
+                }
+            }
+        }
+        if let (Kind::Histogram(buckets), Some(index)) = (row.kind, theirs.get("buckets")) {
+            let (ours, theirs) = (buckets.bounds(100), their_bounds(&golden, index));
+            if ours != theirs {
+                gaps.push(format!("{name}: buckets {ours:?} instead of {theirs:?}"));
+            }
+        }
+    }
+    assert!(gaps.is_empty(), "{}", gaps.join("\n"));
 }

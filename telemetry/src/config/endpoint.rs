@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Uri};
 
-use super::ConfigError;
 use super::env::{Env, parse_flag, parse_milliseconds, parse_pairs};
+use super::{ConfigError, Tls};
 
 /// A kind of telemetry that can be pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
     Traces,
     Metrics,
+    Logs,
 }
 
 impl Signal {
@@ -20,6 +21,7 @@ impl Signal {
         match self {
             Signal::Traces => "traces",
             Signal::Metrics => "metrics",
+            Signal::Logs => "logs",
         }
     }
 
@@ -27,6 +29,7 @@ impl Signal {
         match self {
             Signal::Traces => "TRACES",
             Signal::Metrics => "METRICS",
+            Signal::Logs => "LOGS",
         }
     }
 
@@ -34,6 +37,7 @@ impl Signal {
         match self {
             Signal::Traces => "/v1/traces",
             Signal::Metrics => "/v1/metrics",
+            Signal::Logs => "/v1/logs",
         }
     }
 }
@@ -64,6 +68,7 @@ pub(crate) struct Push {
     /// Of one attempt.
     pub(crate) timeout: Duration,
     pub(crate) gzip: bool,
+    pub(crate) tls: Tls,
     /// Where the endpoint came from.
     pub(crate) setting: String,
 }
@@ -116,7 +121,7 @@ impl Push {
             return Ok(None);
         } else if let Some(found) = env.get(&specific) {
             (specific, found, PathRule::Verbatim)
-        } else if let Some(found) = env.get(generic) {
+        } else if let Some(found) = env.get(generic).filter(|_| signal != Signal::Logs || wanted.is_some()) {
             (generic.to_owned(), found, PathRule::Append)
         } else if wanted == Some(true) {
             let port = if protocol == Protocol::Grpc { 4317 } else { 4318 };
@@ -139,7 +144,8 @@ impl Push {
             Some((name, value)) => return Err(ConfigError::new(name, value, "gzip, none")),
         };
         let headers = headers(env, signal)?;
-        Ok(Some(Push { protocol, endpoint, headers, timeout, gzip, setting }))
+        let tls = Tls::resolve(env, signal)?;
+        Ok(Some(Push { protocol, endpoint, headers, timeout, gzip, tls, setting }))
     }
 
     /// The endpoint for people: without user name and password.

@@ -212,3 +212,56 @@ fn detail_is_what_was_asked_for_and_temporality_and_samplers_have_all_their_form
         with(&[("OTEL_TRACES_SAMPLER", sampler), ("OTEL_TRACES_SAMPLER_ARG", "0.25")]);
     }
 }
+
+#[test]
+fn logs_are_pushed_only_if_asked_for_by_name() {
+    const LOGS_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT";
+    let generic = (ENDPOINT, "http://c:4318");
+    assert!(with(&[generic]).logs.is_none());
+    assert!(with(&[("OTEL_LOGS_EXPORTER", "none"), (LOGS_ENDPOINT, "http://l:1")]).logs.is_none());
+    let asked = ("OTEL_LOGS_EXPORTER", "otlp");
+    assert_eq!(endpoint(with(&[HTTP, generic, asked]).logs.as_ref()), "http://c:4318/v1/logs");
+    assert_eq!(endpoint(with(&[asked]).logs.as_ref()), "http://localhost:4317/");
+    assert_eq!(endpoint(with(&[generic, (LOGS_ENDPOINT, "http://l:1")]).logs.as_ref()), "http://l:1/");
+    let flag = TelemetrySettings {
+        otlp_logs_endpoint: Some("http://f:4318".to_owned()),
+        ..TelemetrySettings::default()
+    };
+    let config = resolve(flag, &[HTTP]).unwrap();
+    assert_eq!(endpoint(config.logs.as_ref()), "http://f:4318/v1/logs");
+    assert!(config.traces.is_none());
+    assert_eq!(config.log_queue.schedule_delay, Duration::from_secs(1));
+}
+
+#[test]
+fn content_is_captured_by_the_standard_values_and_nothing_else() {
+    const CAPTURE: &str = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT";
+    assert!(!with(&[]).captures_content);
+    for (value, captures) in [("true", true), ("SPAN_ONLY", true), ("False", false), ("no_content", false)] {
+        assert_eq!(with(&[(CAPTURE, value)]).captures_content, captures, "{value}");
+    }
+    let refused = refusal(TelemetrySettings::default(), &[(CAPTURE, "event_only")]);
+    assert!(
+        refused.starts_with("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT is event_only"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn steps_are_traced_only_with_all_detail_and_by_a_share() {
+    let ratio = |detail: &[DetailedTraces], ratio| {
+        let settings = TelemetrySettings {
+            collect_detailed_traces: detail.to_vec(),
+            detailed_trace_step_ratio: ratio,
+            ..TelemetrySettings::default()
+        };
+        resolve(settings, &[]).map(|config| config.step_trace_ratio)
+    };
+    assert_eq!(ratio(&[], Some(1.0)), Ok(0.0));
+    assert_eq!(ratio(&[DetailedTraces::Model, DetailedTraces::Worker], Some(1.0)), Ok(0.0));
+    assert_eq!(ratio(&[DetailedTraces::All], None), Ok(0.01));
+    assert_eq!(ratio(&[DetailedTraces::All], Some(0.5)), Ok(0.5));
+    for wrong in [-0.1, 1.1, f64::NAN] {
+        assert!(ratio(&[DetailedTraces::All], Some(wrong)).is_err(), "{wrong}");
+    }
+}

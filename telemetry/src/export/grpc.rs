@@ -3,12 +3,12 @@
 use std::error::Error as _;
 
 use tonic::metadata::MetadataMap;
-use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Status};
 
 use super::deliver::Failure;
 use super::signal::Signal;
-use crate::config::{ConfigError, Push};
+use crate::config::{ConfigError, Push, Tls};
 
 /// A lazily connected channel: building it reaches nobody.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ impl GrpcClient {
             .user_agent(concat!("limpid/", env!("CARGO_PKG_VERSION")))
             .map_err(refused)?;
         if push.endpoint.scheme_str() == Some("https") {
-            endpoint = endpoint.tls_config(ClientTlsConfig::new().with_native_roots()).map_err(refused)?;
+            endpoint = endpoint.tls_config(tls(&push.tls)).map_err(refused)?;
         }
         let headers = push.headers.iter().cloned().collect();
         Ok(GrpcClient {
@@ -51,6 +51,18 @@ impl GrpcClient {
             Ok(response) => Ok(response.into_inner()),
             Err(status) => Err(failure(&status)),
         }
+    }
+}
+
+fn tls(given: &Tls) -> ClientTlsConfig {
+    let config = ClientTlsConfig::new();
+    let config = match &given.authorities {
+        Some(authorities) => config.ca_certificate(Certificate::from_pem(authorities)),
+        None => config.with_native_roots(),
+    };
+    match &given.identity {
+        Some(identity) => config.identity(Identity::from_pem(&identity.certificate, &identity.key)),
+        None => config,
     }
 }
 

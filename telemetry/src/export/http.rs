@@ -7,11 +7,11 @@ use std::time::Duration;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 use prost::Message as _;
-use reqwest::{Client, Url};
+use reqwest::{Certificate, Client, ClientBuilder, Identity, Url};
 
 use super::deliver::Failure;
 use super::signal::Signal;
-use crate::config::{ConfigError, Push};
+use crate::config::{ConfigError, Push, Tls};
 
 /// Largest answer that is read; OTLP's answers are tiny.
 const MAX_ANSWER: usize = 64 << 10;
@@ -44,6 +44,7 @@ impl HttpClient {
         } else {
             // The client takes the process's provider. One that is there already is as good.
             let _ = rustls::crypto::ring::default_provider().install_default();
+            builder = with_tls(builder, &push.tls).map_err(|error| refused(&error))?;
         }
         if is_loopback(push.endpoint.host().unwrap_or_default()) {
             builder = builder.no_proxy();
@@ -91,6 +92,17 @@ impl HttpClient {
         // It was accepted; an answer that cannot be read only hides a partial success.
         Ok(S::Response::decode(answer.as_slice()).unwrap_or_default())
     }
+}
+
+fn with_tls(mut builder: ClientBuilder, tls: &Tls) -> reqwest::Result<ClientBuilder> {
+    if let Some(authorities) = &tls.authorities {
+        builder = builder.tls_certs_only(Certificate::from_pem_bundle(authorities)?);
+    }
+    if let Some(identity) = &tls.identity {
+        let pem = [&identity.certificate[..], b"\n", &identity.key].concat();
+        builder = builder.identity(Identity::from_pem(&pem)?);
+    }
+    Ok(builder)
 }
 
 fn connection(error: reqwest::Error) -> Failure {

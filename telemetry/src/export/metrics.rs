@@ -1,5 +1,6 @@
 //! Metrics to OTLP, with the exemplars the SDK does not have.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -121,15 +122,15 @@ fn to_proto(exemplar: &Exemplar) -> ProtoExemplar {
     }
 }
 
-/// All our attributes are strings.
+/// All our attributes are strings, but for status codes.
 fn same(ours: &[KeyValue], sent: &[ProtoKeyValue]) -> bool {
     ours.len() == sent.len()
         && sent.iter().all(|sent| {
-            let Some(AnyValue::StringValue(value)) =
-                sent.value.as_ref().and_then(|value| value.value.as_ref())
-            else {
-                return false;
+            let value = match sent.value.as_ref().and_then(|value| value.value.as_ref()) {
+                Some(AnyValue::StringValue(value)) => value.as_str().into(),
+                Some(AnyValue::IntValue(value)) => Cow::Owned(value.to_string()),
+                _ => return false,
             };
-            ours.iter().any(|ours| ours.key.as_str() == sent.key && ours.value.as_str() == value.as_str())
+            ours.iter().any(|ours| ours.key.as_str() == sent.key && ours.value.as_str() == value)
         })
 }

@@ -1,7 +1,9 @@
-//! The two signals as OTLP services.
+//! The three signals as OTLP services.
 
 use std::future::Future;
 
+use opentelemetry_proto::tonic::collector::logs::v1::logs_service_client::LogsServiceClient;
+use opentelemetry_proto::tonic::collector::logs::v1::{ExportLogsServiceRequest, ExportLogsServiceResponse};
 use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
 use opentelemetry_proto::tonic::collector::metrics::v1::{
     ExportMetricsServiceRequest, ExportMetricsServiceResponse,
@@ -35,6 +37,7 @@ pub(super) trait Signal: Send + Sync + 'static {
 
 pub(super) struct Traces;
 pub(super) struct Metrics;
+pub(super) struct Logs;
 
 impl Signal for Traces {
     const NAME: &'static str = "traces";
@@ -78,6 +81,29 @@ impl Signal for Metrics {
     fn refused(response: &Self::Response) -> Option<(u64, &str)> {
         let partial = response.partial_success.as_ref()?;
         let refused = u64::try_from(partial.rejected_data_points).unwrap_or(0);
+        (refused > 0).then_some((refused, &partial.error_message))
+    }
+}
+
+impl Signal for Logs {
+    const NAME: &'static str = "logs";
+    const ITEMS: &'static str = "log records";
+    type Request = ExportLogsServiceRequest;
+    type Response = ExportLogsServiceResponse;
+
+    async fn call(
+        channel: Channel,
+        gzip: bool,
+        request: Request<Self::Request>,
+    ) -> Result<Response<Self::Response>, Status> {
+        let client = LogsServiceClient::new(channel);
+        let mut client = if gzip { client.send_compressed(Gzip).accept_compressed(Gzip) } else { client };
+        client.export(request).await
+    }
+
+    fn refused(response: &Self::Response) -> Option<(u64, &str)> {
+        let partial = response.partial_success.as_ref()?;
+        let refused = u64::try_from(partial.rejected_log_records).unwrap_or(0);
         (refused > 0).then_some((refused, &partial.error_message))
     }
 }

@@ -1,6 +1,7 @@
 //! Export against real sockets on the loopback address.
 
 mod sink;
+mod tls;
 
 use std::time::{Duration, Instant};
 

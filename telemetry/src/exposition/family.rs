@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::metrics::data::{AggregatedMetrics, Metric, MetricData, ResourceMetrics};
 
+use crate::catalogue::{self, Kind};
 use crate::exemplar::{Exemplar, ExemplarStore};
 
 /// Series of one name.
@@ -21,6 +22,7 @@ pub(super) enum FamilyKind {
     Counter,
     Gauge,
     Histogram,
+    Summary,
 }
 
 pub(super) struct Series {
@@ -47,6 +49,7 @@ pub(super) fn families(
     exemplars: &ExemplarStore,
     with_exemplars: bool,
 ) -> Vec<Family> {
+    let store = exemplars;
     let exemplars = with_exemplars.then_some(exemplars);
     let mut families: Vec<Family> = metrics
         .scope_metrics()
@@ -57,8 +60,29 @@ pub(super) fn families(
             AggregatedMetrics::I64(data) => family(metric, data, |value| value as f64, exemplars),
         })
         .collect();
+    add_unrecorded(&mut families, store);
     families.sort_by(|one, other| one.name.cmp(&other.name));
     families
+}
+
+/// The SDK shows a bound series at 0 only if it has attributes. A histogram without any is added here.
+fn add_unrecorded(families: &mut Vec<Family>, store: &ExemplarStore) {
+    let rows =
+        catalogue::rows().filter(|row| row.labels.is_empty() && matches!(row.kind, Kind::Histogram(_)));
+    for row in rows {
+        let name = row.exposed_name();
+        let Some(bounds) = store.bounds_without_attributes(row.wire_name()) else { continue };
+        if families.iter().all(|family| family.name != name) {
+            let counts = vec![0; bounds.len() + 1];
+            let value = SeriesValue::Histogram { bounds, counts, sum: 0.0, exemplars: Vec::new() };
+            families.push(Family {
+                name,
+                kind: FamilyKind::Histogram,
+                help: row.description.to_owned(),
+                series: vec![Series { labels: Vec::new(), value }],
+            });
+        }
+    }
 }
 
 fn family<T: Copy>(
@@ -100,7 +124,9 @@ fn family<T: Copy>(
                         .unwrap_or_default(),
                 },
             });
-            (FamilyKind::Histogram, series.collect())
+            // A histogram without bounds is how a summary comes: sum and count alone.
+            let summary = histogram.data_points().all(|point| point.bounds().next().is_none());
+            (if summary { FamilyKind::Summary } else { FamilyKind::Histogram }, series.collect())
         }
         MetricData::ExponentialHistogram(_) => return None,
     };

@@ -30,6 +30,7 @@ fn write_family(out: &mut String, family: &Family, format: Format) {
         FamilyKind::Counter => "counter",
         FamilyKind::Gauge => "gauge",
         FamilyKind::Histogram => "histogram",
+        FamilyKind::Summary => "summary",
     };
     out.push_str("# HELP ");
     out.push_str(name);
@@ -52,6 +53,9 @@ fn write_series(out: &mut String, name: &str, series: &Series) {
             let mut total = 0u64;
             for (bucket, count) in counts.iter().enumerate() {
                 total += count;
+                if bounds.is_empty() {
+                    continue;
+                }
                 let bound = bounds.get(bucket).copied().unwrap_or(f64::INFINITY);
                 let exemplar = exemplars.get(bucket).and_then(Option::as_ref);
                 write_sample(out, name, "_bucket", &series.labels, Some(bound), total as f64, exemplar);

@@ -42,7 +42,7 @@ fn the_first_scheduled_counts_and_a_preemption_lengthens_decode_only() {
         event(at(base, 30), RequestEventKind::Scheduled { num_cached_tokens: 16 }),
         event(at(base, 80), RequestEventKind::PrefillChunk { num_tokens: 4 }),
     ];
-    let first = life.progress(&progress(at(base, 80), &early, 1), None).unwrap();
+    let first = life.progress(&progress(at(base, 80), &early, 1), None).tokens.unwrap();
     assert_eq!(first.first.unwrap().num_cached_tokens, 16);
     assert_eq!(first.inter_token, None);
     let resumed = [
@@ -50,7 +50,7 @@ fn the_first_scheduled_counts_and_a_preemption_lengthens_decode_only() {
         event(at(base, 200), RequestEventKind::Scheduled { num_cached_tokens: 0 }),
         event(at(base, 260), RequestEventKind::PrefillChunk { num_tokens: 21 }),
     ];
-    let second = life.progress(&progress(at(base, 260), &resumed, 1), None).unwrap();
+    let second = life.progress(&progress(at(base, 260), &resumed, 1), None).tokens.unwrap();
     assert_eq!(second.inter_token, Some(Duration::from_millis(180)));
     let done = end(&life, at(base, 261), FinishReason::Length);
     assert_eq!(done.queue, Some(Duration::from_millis(20)));
@@ -67,7 +67,7 @@ fn a_request_aborted_in_its_queue_has_only_an_end_to_end_time() {
     let base = Instant::now();
     let mut life = Lifecycle::new(&started(base), true);
     let queued = [event(at(base, 1), RequestEventKind::Queued)];
-    assert_eq!(life.progress(&progress(at(base, 5), &queued, 0), None), None);
+    assert_eq!(life.progress(&progress(at(base, 5), &queued, 0), None).tokens, None);
     let done = end(&life, at(base, 9), FinishReason::Abort);
     assert_eq!(done.e2e, Duration::from_millis(9));
     assert_eq!((done.queue, done.prefill, done.decode, done.inference), (None, None, None, None));
@@ -108,7 +108,9 @@ fn tokens_minus_one_gaps_add_up_to_the_decode_time() {
     let stamps = [10, 13, 19, 40];
     let gaps: Vec<Duration> = stamps
         .iter()
-        .filter_map(|&stamp| life.progress(&progress(at(base, stamp), &[], 1), None).unwrap().inter_token)
+        .filter_map(|&stamp| {
+            life.progress(&progress(at(base, stamp), &[], 1), None).tokens.unwrap().inter_token
+        })
         .collect();
     let done = end(&life, at(base, 41), FinishReason::Stop);
     assert_eq!(gaps.len(), stamps.len() - 1);

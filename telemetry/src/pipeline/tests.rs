@@ -4,11 +4,14 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::{ModelIdentity, Telemetry};
+use super::Telemetry;
 use crate::catalogue::{self, Condition, Kind, Values};
-use crate::config::{DetailedTraces, TelemetrySettings};
+use crate::config::{DetailedTraces, MetricsDialect, MetricsSettings, TelemetrySettings};
 use crate::fixtures::{Script, detailed, http, identity, in_memory, resolve, sample, step};
-use crate::observation::{FinishReason, RequestEventKind as Event};
+use crate::identity::{ModelIdentity, StartupTimes};
+use crate::observation::{
+    AdmissionLimit, BlockResidency, FinishReason, RequestEventKind as Event, SleepState,
+};
 
 const OPEN_METRICS: Option<&str> = Some("application/openmetrics-text; version=1.0.0");
 
@@ -31,17 +34,29 @@ fn finished(text: &str, reason: &str) -> f64 {
 
 #[test]
 fn the_first_scrape_has_every_family_and_every_known_series_at_zero() {
-    let telemetry = scraped_only();
-    telemetry.model(identity());
+    let metrics = MetricsSettings {
+        dialects: vec![
+            MetricsDialect::Vllm,
+            MetricsDialect::GenAi,
+            MetricsDialect::Limpid,
+            MetricsDialect::Sglang,
+        ],
+        ..MetricsSettings::default()
+    };
+    let settings = TelemetrySettings { metrics, ..TelemetrySettings::default() };
+    let telemetry = Telemetry::start(resolve(settings, &[]).unwrap(), Vec::new()).unwrap();
+    let startup = StartupTimes { load_weights: Some(Duration::ZERO), total: Some(Duration::ZERO) };
+    telemetry.model(ModelIdentity { startup, ..identity() });
+    let _http = telemetry.http_metrics("http", &[("POST", "/v1/chat/completions")]);
     let text = telemetry.render_metrics(None).body;
     for row in catalogue::rows() {
         let name = row.exposed_name();
         let exists = text.contains(&format!("# TYPE {name} "));
-        assert_eq!(exists, row.condition == Condition::Always, "{name}");
+        assert_eq!(exists, [Condition::Always, Condition::Linux].contains(&row.condition), "{name}");
         if !exists {
             continue;
         }
-        let suffix = if matches!(row.kind, Kind::Histogram(_)) { "_count" } else { "" };
+        let suffix = if matches!(row.kind, Kind::Histogram(_) | Kind::Summary) { "_count" } else { "" };
         let lines = text.lines().filter(|line| {
             line.strip_prefix(&format!("{name}{suffix}")).is_some_and(|rest| rest.starts_with(['{', ' ']))
         });
@@ -54,9 +69,16 @@ fn the_first_scrape_has_every_family_and_every_known_series_at_zero() {
                 _ => 1,
             })
             .product::<usize>();
-        assert_eq!(lines.len(), known, "{name}: {lines:?}");
-        let constant = if name == "vllm:cache_config_info" { " 1.0" } else { " 0.0" };
-        assert!(lines.iter().all(|line| line.ends_with(constant)), "{lines:?}");
+        let http = name.starts_with("http_");
+        assert!(lines.len() == known || http && !lines.is_empty(), "{name}: {lines:?}");
+        let constant = name.ends_with("_info")
+            || name.starts_with("process_")
+            || name == "vllm:engine_sleep_state"
+            || ["kv_available_tokens", "max_total_num_tokens", "page_size", "num_pages", "context_len"]
+                .iter()
+                .chain(&["kv_cache_memory_usage_gb"])
+                .any(|suffix| name == format!("sglang:{suffix}"));
+        assert!(constant || lines.iter().all(|line| line.ends_with(" 0.0")), "{lines:?}");
         for label in row.labels {
             let exposed = label.name.replace('.', "_");
             let has = lines.iter().all(|line| line.contains(&format!("{exposed}=\"")));
@@ -262,4 +284,174 @@ async fn without_an_endpoint_shutdown_is_immediate_and_loses_nothing() {
         tokio::time::timeout(Duration::from_secs(2), telemetry.shutdown(Duration::from_secs(5))).await;
     assert_eq!(losses.unwrap(), Vec::<String>::new());
     assert!(telemetry.render_metrics(OPEN_METRICS).body.ends_with("# EOF\n"));
+}
+
+fn with_metrics(metrics: MetricsSettings) -> Telemetry {
+    let settings = TelemetrySettings { metrics, ..TelemetrySettings::default() };
+    Telemetry::start(resolve(settings, &[]).unwrap(), Vec::new()).unwrap()
+}
+
+#[test]
+fn hidden_names_come_back_with_the_values_of_their_successors() {
+    let until = |version: &str| MetricsSettings {
+        show_hidden_metrics_for_version: Some(version.to_owned()),
+        ..MetricsSettings::default()
+    };
+    let telemetry = with_metrics(until("0.11"));
+    let model = telemetry.model(identity());
+    model.step_finished(&step(Instant::now()));
+    let mut script = Script::new(&model, None, Instant::now());
+    script.three_tokens();
+    script.finish(51, FinishReason::Stop, None);
+    let text = telemetry.render_metrics(None).body;
+    for (old, new) in [
+        ("gpu_cache_usage_perc", "kv_cache_usage_perc"),
+        ("gpu_prefix_cache_queries_total", "prefix_cache_queries_total"),
+        ("gpu_prefix_cache_hits_total", "prefix_cache_hits_total"),
+    ] {
+        assert_eq!(vllm(&text, old), vllm(&text, new), "{old}");
+        assert!(vllm(&text, old) > 0.0, "{old}");
+    }
+    let histogram = |name: &str| -> Vec<String> {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(&format!("vllm:{name}")));
+        lines.map(str::to_owned).collect()
+    };
+    let old = histogram("time_per_output_token_seconds");
+    assert_eq!(old, histogram("inter_token_latency_seconds"));
+    assert_eq!(old.len(), 22);
+    assert!(!text.contains("vllm:time_in_queue_requests"), "it was gone in 0.11");
+    for settings in [MetricsSettings::default(), until("0.12")] {
+        let telemetry = with_metrics(settings);
+        telemetry.model(identity());
+        assert!(!telemetry.render_metrics(None).body.contains("gpu_cache_usage_perc"));
+    }
+}
+
+#[test]
+fn switches_bring_block_residency_and_the_cost_of_steps() {
+    let telemetry = with_metrics(MetricsSettings {
+        kv_cache_metrics: true,
+        enable_mfu_metrics: true,
+        slo_inter_token: Some(Duration::from_millis(50)),
+        ..MetricsSettings::default()
+    });
+    let model = telemetry.model(identity());
+    model.step_finished(&step(Instant::now()));
+    model.blocks_evicted(&[BlockResidency {
+        lifetime: Duration::from_secs(9),
+        idle: Duration::from_secs(3),
+        reuse_gaps: vec![Duration::from_secs(1), Duration::from_secs(2)],
+    }]);
+    let text = telemetry.render_metrics(None).body;
+    for (name, value) in [
+        ("kv_block_lifetime_seconds_sum", 9.0),
+        ("kv_block_idle_before_evict_seconds_sum", 3.0),
+        ("kv_block_reuse_gap_seconds_sum", 3.0),
+        ("kv_block_reuse_gap_seconds_count", 2.0),
+        ("estimated_flops_per_gpu_total", 100.0),
+        ("estimated_read_bytes_per_gpu_total", 10.0),
+        ("estimated_write_bytes_per_gpu_total", 1.0),
+    ] {
+        assert_eq!(vllm(&text, name), value, "{name}");
+    }
+    let slo = "limpid_engine_max_running_requests_under_slo{engine=\"0\",model_name=\"tiny\"}";
+    assert_eq!(sample(&text, slo), Some(8.0));
+}
+
+#[test]
+fn sleep_and_refusals_show() {
+    let telemetry = scraped_only();
+    let model = telemetry.model(identity());
+    let states = |model_state| {
+        if let Some(state) = model_state {
+            model.sleep_state_changed(state);
+        }
+        let text = telemetry.render_metrics(None).body;
+        ["awake", "weights_offloaded", "discard_all"].map(|state| {
+            let labels = format!("engine=\"0\",model_name=\"tiny\",sleep_state=\"{state}\"");
+            sample(&text, &format!("vllm:engine_sleep_state{{{labels}}}")).unwrap()
+        })
+    };
+    assert_eq!(states(None), [1.0, 0.0, 0.0]);
+    assert_eq!(states(Some(SleepState::WeightsOffloaded)), [0.0, 1.0, 0.0]);
+    assert_eq!(states(Some(SleepState::DiscardAll)), [0.0, 0.0, 1.0]);
+    assert_eq!(states(Some(SleepState::Paused)), [0.0; 3]);
+    assert_eq!(states(Some(SleepState::Awake)), [1.0, 0.0, 0.0]);
+    model.admission_rejected(AdmissionLimit::MaxNumQueuedTokens);
+    let refused = "vllm:admission_rejections_total{model_name=\"tiny\",reason=\"max_num_queued_tokens\"}";
+    assert_eq!(sample(&telemetry.render_metrics(None).body, refused), Some(1.0));
+}
+
+#[test]
+fn without_log_stats_there_is_no_engine_metric_and_no_line() {
+    let telemetry = with_metrics(MetricsSettings { disable_log_stats: true, ..MetricsSettings::default() });
+    let model = telemetry.model(identity());
+    model.step_finished(&step(Instant::now()));
+    let mut script = Script::new(&model, None, Instant::now());
+    script.three_tokens();
+    script.finish(51, FinishReason::Stop, None);
+    let text = telemetry.render_metrics(None).body;
+    assert!(!text.contains("vllm:") && !text.contains("gen_ai_"), "{text}");
+    assert!(text.contains("process_open_fds") && text.contains("limpid_otlp_exporter_spans_total"));
+    assert_eq!(model.stats_line(Instant::now() + Duration::from_secs(5)), None);
+}
+
+#[test]
+fn time_preempted_is_observed_for_requests_that_were() {
+    let telemetry = scraped_only();
+    let model = telemetry.model(identity());
+    let mut script = Script::new(&model, None, Instant::now());
+    script.three_tokens();
+    script.step(90, &[(60, Event::Preempted), (85, Event::Scheduled { num_cached_tokens: 16 })], 1);
+    script.finish(91, FinishReason::Stop, None);
+    let mut script = Script::new(&model, None, Instant::now());
+    script.three_tokens();
+    script.finish(51, FinishReason::Stop, None);
+    let text = telemetry.render_metrics(None).body;
+    let series = |suffix: &str| {
+        let name = format!("limpid_request_preempted_duration_seconds_{suffix}");
+        sample(&text, &format!("{name}{{engine=\"0\",model_name=\"tiny\"}}")).unwrap()
+    };
+    assert_eq!(series("count"), 1.0);
+    assert!((series("sum") - 0.025).abs() < 1e-9);
+}
+
+#[test]
+fn sglangs_names_tell_the_same_story() {
+    let telemetry = with_metrics(MetricsSettings {
+        dialects: vec![MetricsDialect::Sglang],
+        ..MetricsSettings::default()
+    });
+    let model = telemetry.model(identity());
+    model.step_finished(&step(Instant::now()));
+    let mut script = Script::new(&model, None, Instant::now());
+    script.three_tokens();
+    script.step(60, &[(55, Event::Preempted), (58, Event::Scheduled { num_cached_tokens: 16 })], 1);
+    script.finish(61, FinishReason::Abort, None);
+    let text = telemetry.render_metrics(None).body;
+    assert!(!text.contains("vllm:"), "only what was asked for");
+    let scheduler =
+        "engine_type=\"unified\",model_name=\"tiny\",moe_ep_rank=\"0\",pp_rank=\"0\",tp_rank=\"0\"";
+    let requests = "engine_type=\"unified\",model_name=\"tiny\"";
+    for (name, labels, value) in [
+        ("num_running_reqs", scheduler, 3.0),
+        ("num_queue_reqs", scheduler, 3.0),
+        ("num_used_tokens", scheduler, 256.0),
+        ("kv_evictable_tokens", scheduler, 128.0),
+        ("kv_available_tokens", scheduler, 624.0),
+        ("max_total_num_tokens", scheduler, 1008.0),
+        ("cache_hit_rate", scheduler, 0.8),
+        ("num_retracted_requests_total", scheduler, 1.0),
+        ("num_retracted_input_tokens_total", scheduler, 20.0),
+        ("num_retracted_output_tokens_total", scheduler, 3.0),
+        ("num_aborted_requests_total", requests, 1.0),
+        ("generation_tokens_histogram_sum", requests, 4.0),
+        ("inter_token_latency_seconds_count", requests, 3.0),
+        ("total_retracted_reqs", "model_name=\"tiny\",tp_rank=\"0\"", 1.0),
+    ] {
+        assert_eq!(sample(&text, &format!("sglang:{name}{{{labels}}}")), Some(value), "{name}");
+    }
+    let streams =
+        "sglang:num_requests_total{engine_type=\"unified\",is_streaming=\"true\",model_name=\"tiny\"}";
+    assert_eq!(sample(&text, streams), Some(1.0));
 }

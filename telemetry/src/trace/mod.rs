@@ -2,13 +2,16 @@
 //!
 //! The engine stamps events and knows no spans; the frontend draws queue, prefill and decode afterwards, each
 //! back-dated from the stamps. Invariants: every request has exactly one model span, ended exactly once; a
-//! child lies inside its parent; the HTTP span ends last. No prompt or answer text goes into any of them.
+//! child lies inside its parent; the HTTP span ends last. No prompt or answer text goes into any of
+//! them but by the opt-in of [`content`].
 
+mod content;
 mod http_span;
 mod propagation;
 mod request_span;
+pub(crate) mod step_span;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use opentelemetry::trace::{SpanBuilder, SpanContext, TraceContextExt as _, Tracer as _};
 use opentelemetry::{Context, KeyValue};
@@ -16,8 +19,10 @@ use opentelemetry_sdk::trace::{SdkTracer, Span};
 
 use crate::clock::Anchor;
 use crate::config::Measure;
+pub use content::Message;
 pub use http_span::{HttpRequestStarted, HttpSpan};
 pub(crate) use request_span::RequestSpan;
+pub use step_span::RequestLink;
 
 /// What spans are made with.
 #[derive(Clone)]
@@ -27,6 +32,8 @@ pub(crate) struct Tracing {
     pub(crate) anchor: Anchor,
     pub(crate) measure: Measure,
     pub(crate) vllm_compatible_attributes: bool,
+    /// Whether prompts and answers go onto model spans.
+    pub(crate) captures_content: bool,
 }
 
 fn child_of(parent: Option<&SpanContext>) -> Context {

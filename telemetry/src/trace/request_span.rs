@@ -11,12 +11,12 @@ use opentelemetry::trace::{Event, Span as _, SpanBuilder, SpanContext, SpanKind,
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::Span;
 
-use super::{HttpSpan, Tracing, start};
+use super::{HttpSpan, RequestLink, Tracing, content, start};
 use crate::exemplar::SpanLink;
 use crate::lifecycle::{Lifecycle, RequestFinished};
 use crate::observation::{FinishReason, RequestEvent, RequestEventKind};
 use crate::request::{RequestOutcome, RequestParams, RequestStarted};
-use crate::semconv::{self, event, key, span};
+use crate::semconv::{self, event, integer, key, span};
 
 /// An open model span that is being recorded.
 pub(crate) struct RequestSpan {
@@ -27,6 +27,8 @@ pub(crate) struct RequestSpan {
     num_prompt_tokens: u64,
     stream: bool,
     vllm_request_n: u64,
+    /// The answer so far, if content is captured.
+    answer: Option<String>,
 }
 
 impl RequestSpan {
@@ -58,6 +60,10 @@ impl RequestSpan {
         span.set_attribute(KeyValue::new(key::RESPONSE_ID, request.id.clone()));
         span.set_attribute(integer(key::USAGE_INPUT_TOKENS, request.num_prompt_tokens));
         span.set_attributes(parameters(&request.params));
+        if tracing.captures_content && !request.params.messages.is_empty() {
+            let messages = content::input(&request.params.messages);
+            span.set_attribute(KeyValue::new(key::INPUT_MESSAGES, messages));
+        }
         let context = span.span_context().clone();
         Some(RequestSpan {
             tracing: tracing.clone(),
@@ -67,6 +73,7 @@ impl RequestSpan {
             num_prompt_tokens: request.num_prompt_tokens,
             stream: request.params.stream,
             vllm_request_n: request.params.n.unwrap_or(1),
+            answer: tracing.captures_content.then(String::new),
         })
     }
 
@@ -74,6 +81,18 @@ impl RequestSpan {
     pub(crate) fn link(&self) -> Option<SpanLink> {
         let context = &self.context;
         context.is_sampled().then(|| SpanLink { trace_id: context.trace_id(), span_id: context.span_id() })
+    }
+
+    /// For the steps it is part of: this span, if it is sampled.
+    pub(crate) fn request_link(&self) -> Option<RequestLink> {
+        self.context.is_sampled().then(|| RequestLink(self.context.clone()))
+    }
+
+    /// Text of the answer, which is kept only if content is captured.
+    pub(crate) fn text(&mut self, text: &str) {
+        if let Some(answer) = &mut self.answer {
+            content::append(answer, text);
+        }
     }
 
     /// Writes what the request came to, draws its phases and ends the span.
@@ -87,6 +106,10 @@ impl RequestSpan {
             .unwrap_or(outcome.now);
         for attribute in self.results(finished) {
             self.span.set_attribute(attribute);
+        }
+        if let Some(answer) = self.answer.take() {
+            let messages = content::output(&answer, outcome.reason);
+            self.span.set_attribute(KeyValue::new(key::OUTPUT_MESSAGES, messages));
         }
         if outcome.reason == FinishReason::Error {
             let error_type = outcome.error_type.unwrap_or(semconv::ERROR_OTHER);
@@ -218,10 +241,6 @@ impl RequestSpan {
             .with_events(events);
         start(tracer, builder, Some(&self.context)).end_with_timestamp(self.tracing.anchor.wall(to));
     }
-}
-
-fn integer(key: &'static str, value: u64) -> KeyValue {
-    KeyValue::new(key, i64::try_from(value).unwrap_or(i64::MAX))
 }
 
 /// What the client gave, and nothing it did not give.

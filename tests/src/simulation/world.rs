@@ -47,6 +47,7 @@ impl World {
         let max_model_len = rng.random_range(4..=48_usize);
         let least = max_model_len.div_ceil(block_size) + 1;
         let config = ResolvedConfig {
+            cost: Default::default(),
             max_model_len,
             max_num_seqs: if crowded { 8 } else { rng.random_range(1..=8) },
             max_num_batched_tokens: rng.random_range(if crowded { 12..=48 } else { 1..=32 }),

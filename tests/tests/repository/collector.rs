@@ -47,36 +47,36 @@ fn every_yaml_file_parses() {
 
 #[test]
 fn pipelines_use_only_what_is_declared_and_everything_declared_is_used() {
-    let config = yaml("otel-collector/config.yaml");
-    let mut gaps = Gaps::default();
-    for (section, role) in
-        [("receivers", "receivers"), ("processors", "processors"), ("exporters", "exporters")]
-    {
-        let declared = keys(&config[section]);
+    for file in ["config.yaml", "config-tail-sampling.yaml", "config-agent.yaml", "config-gateway.yaml"] {
+        let config = yaml(&format!("otel-collector/{file}"));
         let pipelines = config["service"]["pipelines"].as_object().expect("pipelines");
-        let used: BTreeSet<String> =
-            pipelines.values().flat_map(|pipeline| strings(&pipeline[role])).collect();
-        for name in used.symmetric_difference(&declared) {
-            gaps.note(format_args!("{section}: {name} is declared or used, but not both"));
+        let used = |role: &str| -> BTreeSet<String> {
+            pipelines.values().flat_map(|pipeline| strings(&pipeline[role])).collect()
+        };
+        // A connector ends one pipeline and begins another.
+        let connectors = keys(&config["connectors"]);
+        let mut gaps = Gaps::default();
+        for role in ["receivers", "processors", "exporters"] {
+            let mut declared = keys(&config[role]);
+            if role != "processors" {
+                declared.extend(connectors.iter().cloned());
+            }
+            for name in used(role).symmetric_difference(&declared) {
+                gaps.note(format_args!("{role}: {name} is declared or used, but not both"));
+            }
         }
+        let declared = keys(&config["extensions"]);
+        let extensions: BTreeSet<String> = strings(&config["service"]["extensions"]).into_iter().collect();
+        gaps.equal("extensions", extensions, declared);
+        for (name, pipeline) in pipelines {
+            let processors = strings(&pipeline["processors"]);
+            let first = processors.first().map(String::as_str);
+            gaps.equal(format_args!("first processor of {name}"), first, Some("memory_limiter"));
+            let last = processors.last().map(String::as_str);
+            gaps.equal(format_args!("last processor of {name}"), last, Some("batch"));
+        }
+        gaps.assert_none(file);
     }
-    let declared = keys(&config["extensions"]);
-    let used: BTreeSet<String> = strings(&config["service"]["extensions"]).into_iter().collect();
-    gaps.equal("extensions", used, declared);
-    for (name, pipeline) in config["service"]["pipelines"].as_object().unwrap() {
-        let processors = strings(&pipeline["processors"]);
-        gaps.equal(
-            format_args!("first processor of {name}"),
-            processors.first().map(String::as_str),
-            Some("memory_limiter"),
-        );
-        gaps.equal(
-            format_args!("last processor of {name}"),
-            processors.last().map(String::as_str),
-            Some("batch"),
-        );
-    }
-    gaps.assert_none(config);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn metrics_and_traces_have_a_way_through() {
     let config = yaml("otel-collector/config.yaml");
     let pipelines = &config["service"]["pipelines"];
     assert_eq!(strings(&pipelines["traces"]["receivers"]), ["otlp"]);
-    assert_eq!(strings(&pipelines["metrics"]["receivers"]), ["otlp"]);
+    assert_eq!(strings(&pipelines["metrics"]["receivers"]), ["otlp", "spanmetrics"]);
     assert!(strings(&pipelines["metrics"]["exporters"]).contains(&"prometheus".to_owned()));
     let protocols = &config["receivers"]["otlp"]["protocols"];
     assert_eq!(port(protocols["grpc"]["endpoint"].as_str().unwrap()), 4317);
@@ -178,11 +178,14 @@ fn grafana_leads_from_an_exemplar_to_its_trace() {
     let of_type = |kind: &str| {
         sources.iter().find(|source| source["type"] == kind).unwrap_or_else(|| panic!("no {kind} source"))
     };
-    let destination = &of_type("prometheus")["jsonData"]["exemplarTraceIdDestinations"][0];
-    assert_eq!(destination["name"], "trace_id", "the exemplar's label");
-    assert_eq!(destination["datasourceUid"], of_type("jaeger")["uid"]);
-    let back = &of_type("jaeger")["jsonData"]["tracesToMetrics"];
-    assert_eq!(back["datasourceUid"], of_type("prometheus")["uid"]);
+    let destinations = &of_type("prometheus")["jsonData"]["exemplarTraceIdDestinations"];
+    for (index, kind) in ["jaeger", "tempo"].into_iter().enumerate() {
+        assert_eq!(destinations[index]["name"], "trace_id", "the exemplar's label");
+        assert_eq!(destinations[index]["datasourceUid"], of_type(kind)["uid"]);
+        let back = &of_type(kind)["jsonData"]["tracesToMetrics"];
+        assert_eq!(back["datasourceUid"], of_type("prometheus")["uid"]);
+        assert!(!back["queries"].as_array().expect("queries").is_empty());
+    }
     let compose = yaml("otel-collector/compose.yaml");
     for source in sources {
         let url = source["url"].as_str().unwrap();

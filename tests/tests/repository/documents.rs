@@ -111,3 +111,12 @@ fn sources_hold_no_leftovers() {
     }
     gaps.assert_none("what is left to do belongs into the tracker");
 }
+
+#[test]
+fn the_page_of_all_spans_is_what_the_declarations_make() {
+    let page = super::read("docs/reference/spans.md");
+    assert!(
+        page == limpid_telemetry::semconv::reference_markdown(),
+        "docs/reference/spans.md is out of date; run cargo xtask docs-spans"
+    );
+}

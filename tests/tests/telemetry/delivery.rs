@@ -12,6 +12,8 @@ use crate::{COMPLETIONS, SOON, completion, protocol, quick, scrape, scrape_until
 
 /// Spans of one request: SERVER, model, queue, prefill, decode.
 const SPANS_PER_REQUEST: f64 = 5.0;
+/// Spans of a start on the CPU: the root, three of the model, two of the device.
+const SPANS_OF_THE_START: f64 = 6.0;
 
 /// The median of twenty requests' durations.
 async fn median_latency(client: Client) -> Duration {
@@ -77,7 +79,8 @@ async fn a_collector_that_answers_404_is_reported_once_and_the_loss_is_counted()
         server.client().post(COMPLETIONS, &completion(2)).await;
     }
     scrape_until(server.client(), "three requests' spans failed", |scrape| {
-        scrape.value("limpid_otlp_exporter_spans_total", &[("result", "failed")]) == 3.0 * SPANS_PER_REQUEST
+        scrape.value("limpid_otlp_exporter_spans_total", &[("result", "failed")])
+            == 3.0 * SPANS_PER_REQUEST + SPANS_OF_THE_START
     })
     .await;
     let log = server.log();
@@ -121,7 +124,7 @@ async fn a_collector_that_comes_late_gets_the_first_requests() {
         let receiver = OtlpReceiver::start_on(grpc, http).await;
         receiver
             .wait_for("all five traces", Duration::from_secs(40), |received| {
-                (spans::traces(&spans::all(received)).len() == 5).then_some(())
+                (spans::request_traces(&spans::all(received)).len() == 5).then_some(())
             })
             .await;
     }
@@ -148,7 +151,7 @@ async fn a_full_queue_drops_spans_counts_them_and_harms_no_request() {
     scrape_until(server.client(), "every span to be accounted for", |scrape| {
         let queued = scrape.value("limpid_otlp_exporter_span_queue_length", &[]);
         let sum = spans("exported")(scrape) + spans("failed")(scrape) + spans("dropped")(scrape) + queued;
-        spans("dropped")(scrape) > 0.0 && sum == 50.0 * SPANS_PER_REQUEST
+        spans("dropped")(scrape) > 0.0 && sum == 50.0 * SPANS_PER_REQUEST + SPANS_OF_THE_START
     })
     .await;
 }
@@ -160,7 +163,7 @@ async fn exporting_does_not_feed_itself() {
     server.client().post(COMPLETIONS, &completion(2)).await;
     receiver
         .wait_for("the request's spans", SOON, |received| {
-            (spans::all(received).len() >= SPANS_PER_REQUEST as usize).then_some(())
+            (spans::all(received).len() >= (SPANS_PER_REQUEST + SPANS_OF_THE_START) as usize).then_some(())
         })
         .await;
     let before = receiver.received();

@@ -5,11 +5,17 @@
 #![allow(missing_docs)]
 
 mod catalogue;
+mod compliance;
 mod delivery;
 mod example;
 mod exporters;
+mod hostile;
+mod load;
+mod logs;
 mod metrics;
+mod parity;
 mod paths;
+mod steps;
 mod tree;
 
 use std::time::Duration;

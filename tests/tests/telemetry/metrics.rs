@@ -134,7 +134,7 @@ async fn both_paths_answer_directly_and_in_the_format_that_their_header_names() 
 #[tokio::test]
 async fn the_official_python_parser_reads_both_formats() {
     let Some(python) = python_with("prometheus_client") else { return };
-    let server = Options::new(&tiny_model()).start().await;
+    let server = crate::parity::everything().start().await;
     server.client().post(CHAT, &chat(4)).await;
     for (module, accept) in [
         ("prometheus_client.parser", "text/plain"),
@@ -240,7 +240,7 @@ async fn time_to_first_token_is_what_clients_measure() {
 }
 
 /// What must hold of any scrape of an idle server.
-fn check_books(gaps: &mut Gaps, scrape: &Scrape, requests: f64) {
+pub(crate) fn check_books(gaps: &mut Gaps, scrape: &Scrape, requests: f64) {
     gaps.equal("ended requests", scrape.value(SUCCESS, &[]), requests);
     for name in
         ["vllm:e2e_request_latency_seconds", "vllm:request_prompt_tokens", "vllm:request_generation_tokens"]
@@ -267,8 +267,9 @@ async fn the_books_balance_over_finished_stopped_aborted_queued_and_refused_requ
         let request = with(completion(4 + index), json!({"prompt": prompt, "stream": true}));
         match index % 4 {
             0 => {
-                // Leaves after its first chunk.
-                let mut stream = client.stream(COMPLETIONS, &[], &request).await;
+                // Leaves after its first chunk, long before it could end.
+                let long = with(request, json!({"max_tokens": 2000}));
+                let mut stream = client.stream(COMPLETIONS, &[], &long).await;
                 stream.next().await;
                 1
             }
@@ -458,9 +459,8 @@ async fn exemplars_lead_to_traces_that_were_sent() {
     let receiver = OtlpReceiver::start().await;
     let server = sending_to(&receiver, Transport::Grpc).start().await;
     server.client().post(CHAT, &chat(4)).await;
-    receiver.wait_for("the trace", SOON, |received| (spans::all(received).len() >= 5).then_some(())).await;
-    let traces: BTreeSet<String> =
-        spans::traces(&spans::all(&receiver.received())).iter().map(spans::Trace::id).collect();
+    let sent = crate::trace(&receiver, "the trace", |trace| trace.model().is_some()).await;
+    let traces = BTreeSet::from([sent.id()]);
     let scrape = scrape_open_metrics(server.client()).await;
     let family = scrape.family("vllm:time_to_first_token_seconds");
     let exemplars: Vec<_> = family.samples.iter().filter_map(|sample| sample.exemplar.as_ref()).collect();

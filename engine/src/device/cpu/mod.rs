@@ -2,8 +2,8 @@
 //!
 //! Weights stay quantised and are expanded in registers or in a tile of the first-level cache ([`packed`],
 //! [`matmul`]); activations are `f32` throughout, so results are those of the references up to the order of
-//! additions. All threads run the whole program together, with a barrier between stages of independent ops
-//! ([`plan`], [`step`], [`team`]). Kernels are compiled for several vector instruction sets and the best the
+//! additions. All threads run the whole program together, stage after stage of independent ops ([`plan`],
+//! [`step`], [`team`]). Kernels are compiled for several vector instruction sets and the best the
 //! CPU has is used ([`simd`]).
 //!
 //! Invariant: every sum has an order that depends on its own row alone, so a row's logits are the same to the
@@ -11,16 +11,19 @@
 
 use std::time::Instant;
 
+use limpid_telemetry::observation::Phase;
+
 use self::attention::{KvCache, TILE_ROWS, Tile};
 use self::packed::PackedWeight;
-use self::plan::Stage;
+use self::plan::{Pass, Stage};
 use self::shared::SharedBuffer;
 use self::simd::SimdLevel;
 use self::step::{Scratch, Step};
 use self::team::Team;
 use super::batch_check::check_batch;
 use super::{
-    Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteTimes, WeightSource,
+    Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteDetail, ExecuteTimes,
+    WeightSource,
 };
 use crate::kernels::rope::reference::frequencies;
 use crate::program::{OpKind, Program, Rows, WeightId};
@@ -87,6 +90,7 @@ impl Adapter for CpuAdapter {
 
 /// A program with its weights and memory on the CPU.
 struct CpuDevice {
+    opening: [Phase; 1],
     info: DeviceInfo,
     limits: DeviceLimits,
     team: Team,
@@ -102,6 +106,8 @@ struct Memory {
     program: Program,
     level: SimdLevel,
     stages: Vec<Stage>,
+    /// For steps whose ops are timed.
+    single_ops: Vec<Stage>,
     /// Weights of matrix products and embeddings.
     matrices: Vec<Option<PackedWeight>>,
     /// Weights of norms, and biases.
@@ -109,6 +115,8 @@ struct Memory {
     buffers: Vec<SharedBuffer>,
     caches: Vec<KvCache>,
     angles: Vec<RopeAngles>,
+    /// Filling the tables of angles, before the first stage.
+    angles_pass: Pass,
     /// Partial results of attention when a few long contexts are spread over many threads.
     partials: SharedBuffer,
     block_size: usize,
@@ -149,11 +157,13 @@ impl CpuDevice {
     ) -> Result<CpuDevice, DeviceError> {
         program.check();
         let CpuAdapter { info, level, threads } = adapter;
+        let started = Instant::now();
         let memory = Memory::new(program, weights, &limits, level, threads)?;
+        let opening = [Phase::since("upload_weights", started)];
         let max_rows = limits.max_tokens.max(limits.max_sequences);
         let scratch = (0..threads).map(|_| Scratch::new(program, max_rows)).collect();
         let tiles = Vec::with_capacity(limits.max_tokens);
-        Ok(CpuDevice { info, limits, team: Team::new(threads)?, scratch, tiles, memory })
+        Ok(CpuDevice { opening, info, limits, team: Team::new(threads)?, scratch, tiles, memory })
     }
 }
 
@@ -206,11 +216,13 @@ impl Memory {
         Ok(Memory {
             level,
             stages: plan::plan(program),
+            single_ops: plan::plan_op_by_op(program),
             matrices,
             vectors,
             buffers: buffers.collect::<Result<_, _>>()?,
             caches: caches.collect::<Result<_, _>>()?,
             angles,
+            angles_pass: Pass::default(),
             partials: SharedBuffer::new("attention partials", PARTIALS)?,
             block_size: limits.block_size,
             program: program.clone(),
@@ -261,20 +273,57 @@ impl Device for CpuDevice {
     }
 
     fn execute(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError> {
+        let (started, ended) = self.run(batch, logits, false)?;
+        Ok(ExecuteTimes { forward: Some(ended - started) })
+    }
+
+    fn execute_detailed(
+        &mut self,
+        batch: &Batch,
+        logits: &mut Vec<f32>,
+        detail: &mut ExecuteDetail,
+    ) -> Result<ExecuteTimes, DeviceError> {
+        let (started, ended) = self.run(batch, logits, true)?;
+        detail.forward = Some((started, ended));
+        let (program, shape) = (&self.memory.program, batch.shape());
+        let mut from = started;
+        for (op, to) in self.scratch[0].ticks.iter().enumerate() {
+            detail.push(program, op, shape, from, *to - from);
+            from = *to;
+        }
+        Ok(ExecuteTimes { forward: Some(ended - started) })
+    }
+
+    fn opening(&self) -> &[Phase] {
+        &self.opening
+    }
+}
+
+impl CpuDevice {
+    /// Runs a step and gives the beginning and the end of its forward pass. A timed step runs op by op.
+    fn run(
+        &mut self,
+        batch: &Batch,
+        logits: &mut Vec<f32>,
+        timed: bool,
+    ) -> Result<(Instant, Instant), DeviceError> {
         logits.clear();
         check_batch(batch, &self.memory.program, &self.limits)?;
-        let start = Instant::now();
+        let started = Instant::now();
         cut_tiles(batch, &mut self.tiles);
-        self.memory.stages.iter_mut().for_each(Stage::reset);
+        self.memory.angles_pass.reset();
+        let stages = if timed { &mut self.memory.single_ops } else { &mut self.memory.stages };
+        stages.iter_mut().for_each(Stage::reset);
         let (memory, tiles) = (&self.memory, &self.tiles[..]);
-        self.team.run(&mut self.scratch, |barrier, index, scratch| {
-            Step { memory, batch, tiles, barrier, index }.run(scratch);
+        let stages = if timed { &memory.single_ops } else { &memory.stages };
+        self.team.run(&mut self.scratch, |peers, scratch| {
+            Step { memory, stages, timed, batch, tiles, peers }.run(scratch);
         });
-        let forward = start.elapsed();
+        let ended = Instant::now();
         let program = &self.memory.program;
         let len = batch.logits_rows.len() * program.vocabulary();
         // SAFETY: the step is over, no thread writes.
         logits.extend_from_slice(unsafe { self.memory.buffers[program.logits.0].read(0..len) });
-        Ok(ExecuteTimes { forward: Some(forward) })
+        Ok((started, ended))
     }
 }

@@ -1,22 +1,36 @@
-//! Which ops of a program run between two barriers.
+//! Which ops of a program form one stage, and who has done how much of it.
 //!
 //! Matrix products that neither read nor overwrite what another of them writes share a stage (query, key and
 //! value; gate and up), so that their panels are one pool of work. Ops that treat rows on their own share a
 //! stage as long as they have the same rows: a thread that has computed a row of one has what it needs for
 //! that row of the next.
 //!
-//! Invariant: the threads of a stage write disjoint places, and read nothing that another thread writes in
-//! the same stage.
+//! A stage is a pool of units that threads take as they come, so that a thread the system has put aside holds
+//! up the others only while it is in the middle of a unit.
+//!
+//! Invariant: the units of a stage write disjoint places, and read nothing that another unit of the same stage
+//! writes.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::program::{BufferId, Op, OpKind, Program, Rows};
 
-/// Ops between two barriers.
+/// Ops that run together. The next stage begins when all their units are done.
 pub(super) struct Stage {
     pub(super) work: Work,
-    /// Next unit of work nobody has taken; the second is for stages of two passes.
-    next: [AtomicUsize; 2],
+    /// The second is for work that has two parts.
+    pub(super) passes: [Pass; 2],
+}
+
+/// A pool of units, on a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+pub(super) struct Pass {
+    /// First unit that nobody has taken.
+    next: AtomicUsize,
+    /// Units that are finished.
+    done: AtomicUsize,
 }
 
 /// How the ops of a stage are split among threads. The numbers are places in the program.
@@ -24,21 +38,39 @@ pub(super) struct Stage {
 pub(super) enum Work {
     /// By panels of weights, of all ops together.
     MatMuls(Vec<usize>),
-    /// By rows, each thread a range of its own, the ops one after the other.
+    /// By ranges of rows, the ops one after the other.
     ByRow(Rows, Vec<usize>),
     /// By tiles and KV heads.
     Attention(usize),
 }
 
-impl Stage {
-    /// Takes up to `count` units of pass `pass`: the first of them.
-    pub(super) fn take(&self, pass: usize, count: usize) -> usize {
-        self.next[pass].fetch_add(count, Ordering::Relaxed)
+impl Pass {
+    /// Takes up to `count` of `units` units; `None` if all are taken.
+    pub(super) fn take(&self, count: usize, units: usize) -> Option<Range<usize>> {
+        let first = self.next.fetch_add(count, Ordering::Relaxed);
+        (first < units).then(|| first..(first + count).min(units))
+    }
+
+    /// Says that units it took are finished.
+    pub(super) fn finish(&self, count: usize) {
+        self.done.fetch_add(count, Ordering::AcqRel);
+    }
+
+    /// Whether all units are finished; then what they wrote is seen by the caller.
+    pub(super) fn is_done(&self, units: usize) -> bool {
+        self.done.load(Ordering::Acquire) >= units
     }
 
     /// Gives all units back, before a step.
     pub(super) fn reset(&mut self) {
-        self.next = Default::default();
+        *self = Pass::default();
+    }
+}
+
+impl Stage {
+    /// Gives all units back, before a step.
+    pub(super) fn reset(&mut self) {
+        self.passes.iter_mut().for_each(Pass::reset);
     }
 }
 
@@ -57,7 +89,13 @@ pub(super) fn plan(program: &Program) -> Vec<Stage> {
             (_, work) => stages.push(work),
         }
     }
-    stages.into_iter().map(|work| Stage { work, next: Default::default() }).collect()
+    stages.into_iter().map(|work| Stage { work, passes: Default::default() }).collect()
+}
+
+/// The same with a stage for each op, so that each can be timed.
+pub(super) fn plan_op_by_op(program: &Program) -> Vec<Stage> {
+    let works = program.ops.iter().enumerate().map(|(index, op)| alone(program, index, op));
+    works.map(|work| Stage { work, passes: Default::default() }).collect()
 }
 
 /// The stage of an op that shares it with no other.

@@ -1,11 +1,11 @@
 //! Memory that the threads of one step share.
 //!
-//! A step runs on all threads at once with a barrier between stages ([`super::team`]), so a buffer is
+//! A step runs on all threads at once, one stage after the other ([`super::step`]), so a buffer is
 //! written by several threads in one stage and read by all in the next. Borrowed slices cannot say that,
 //! and a fork and join for each of some 270 stages a token costs more than the arithmetic in them. So the
 //! buffers hand out slices unchecked by the borrow checker, and the plan keeps them apart.
 //!
-//! Invariant: between two barriers, no range that one thread writes is read or written by another. The
+//! Invariant: within a stage, no range that one thread writes is read or written by another. The
 //! plan ([`super::plan`]) puts ops into one stage only if that holds, and an op's threads write disjoint
 //! rows or columns.
 

@@ -1,22 +1,28 @@
-//! One thread's part of a step: its share of every stage, in order, with a barrier after each.
+//! One thread's part of a step: as many units of every stage as it gets, stage after stage.
 //!
-//! Invariant: between two barriers a thread writes only the rows, panels or tiles that are its own: rows by
-//! its number in the team, the rest by taking units from the stage's counters.
+//! Invariant: a thread writes only the rows, panels or tiles of units that it has taken, and begins a stage
+//! only when all units of the one before are done. Which thread does a unit changes nothing about its result.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use super::attention::{AttendChunk, CHUNK, Merge, Partials, TILE_ROWS, Tile};
 use super::matmul::{MatMulOut, MatMulScratch, matmul_panel};
 use super::packed::PackedWeight;
-use super::plan::{Stage, Work};
+use super::plan::{Pass, Stage, Work};
 use super::rows::{AddBias, RmsNorm, Rope, SiluMul, embed, rope_angles};
-use super::team::Barrier;
+use super::team::Peers;
 use super::{Memory, PARTIALS};
 use crate::device::Batch;
 use crate::program::{BufferId, OpKind, Program, Rows, WeightId};
 
+/// Shares of a stage for each thread: small ones even out what disturbs one thread.
+const SHARES: usize = 8;
+
 /// One thread's memory.
 pub(super) struct Scratch {
+    /// When each stage of a timed step ended, as this thread saw it.
+    pub(super) ticks: Vec<Instant>,
     matmul: MatMulScratch,
     queries: Vec<f32>,
     scores: Vec<f32>,
@@ -35,6 +41,7 @@ impl Scratch {
         let queries = TILE_ROWS * group.max().unwrap_or(0);
         let partials = Partials::len(queries, program.head_size);
         Scratch {
+            ticks: Vec::with_capacity(program.ops.len()),
             matmul: MatMulScratch::new(max_rows),
             queries: vec![0.0; queries * program.head_size],
             scores: vec![0.0; queries * CHUNK],
@@ -47,36 +54,55 @@ impl Scratch {
 /// A step as one thread sees it.
 pub(super) struct Step<'a> {
     pub(super) memory: &'a Memory,
+    pub(super) stages: &'a [Stage],
+    /// Whether the thread notes when each stage ended.
+    pub(super) timed: bool,
     pub(super) batch: &'a Batch,
     pub(super) tiles: &'a [Tile],
-    pub(super) barrier: &'a Barrier,
-    /// The thread's number in the team.
-    pub(super) index: usize,
+    pub(super) peers: &'a Peers,
 }
 
 impl Step<'_> {
     /// Runs the thread's part of the whole program.
     pub(super) fn run(&self, scratch: &mut Scratch) {
-        let rows = self.own_rows(Rows::Tokens);
-        for angles in &self.memory.angles {
-            let range = rows.start * angles.rotary..rows.end * angles.rotary;
-            // SAFETY: these rows are this thread's in every stage until a barrier has passed.
-            let table = unsafe { angles.table.write(range) };
-            rope_angles(&self.batch.positions[rows.clone()], &angles.frequencies, table);
-        }
-        for stage in &self.memory.stages {
+        self.each_rows(&self.memory.angles_pass, Rows::Tokens, |rows| {
+            for angles in &self.memory.angles {
+                let range = rows.start * angles.rotary..rows.end * angles.rotary;
+                // SAFETY: the unit's rows; the table is read in later stages only.
+                let table = unsafe { angles.table.write(range) };
+                rope_angles(&self.batch.positions[rows.clone()], &angles.frequencies, table);
+            }
+        });
+        scratch.ticks.clear();
+        for stage in self.stages {
             match &stage.work {
                 Work::MatMuls(ops) => self.matmuls(stage, ops, &mut scratch.matmul),
-                Work::ByRow(rows, ops) => {
-                    let rows = self.own_rows(*rows);
-                    if !rows.is_empty() {
-                        ops.iter().for_each(|op| self.by_row(*op, rows.clone()));
-                    }
-                }
+                Work::ByRow(rows, ops) => self.each_rows(&stage.passes[0], *rows, |rows| {
+                    ops.iter().for_each(|op| self.by_row(*op, rows.clone()));
+                }),
                 Work::Attention(op) => self.attention(stage, *op, scratch),
             }
-            self.barrier.wait();
+            if self.timed {
+                scratch.ticks.push(Instant::now());
+            }
         }
+    }
+
+    /// Does what it gets of a pass's units, `share` at a time, then waits until all are done.
+    fn each_unit(&self, pass: &Pass, units: usize, share: usize, mut work: impl FnMut(Range<usize>)) {
+        while let Some(taken) = pass.take(share, units) {
+            let count = taken.len();
+            work(taken);
+            pass.finish(count);
+        }
+        self.peers.wait_until(|| pass.is_done(units));
+    }
+
+    /// The same for rows that ops treat one by one: a unit is a range of rows.
+    fn each_rows(&self, pass: &Pass, rows: Rows, mut work: impl FnMut(Range<usize>)) {
+        let rows = self.rows(rows);
+        let units = rows.min(SHARES * self.peers.threads());
+        self.each_unit(pass, units, 1, |unit| work(rows * unit.start / units..rows * unit.end / units));
     }
 
     fn rows(&self, rows: Rows) -> usize {
@@ -84,12 +110,6 @@ impl Step<'_> {
             Rows::Tokens => self.batch.tokens.len(),
             Rows::Logits => self.batch.logits_rows.len(),
         }
-    }
-
-    /// The rows that are this thread's, of those that ops treat one by one.
-    fn own_rows(&self, rows: Rows) -> Range<usize> {
-        let (rows, threads) = (self.rows(rows), self.barrier.threads());
-        rows * self.index / threads..rows * (self.index + 1) / threads
     }
 
     fn width(&self, buffer: BufferId) -> usize {
@@ -117,7 +137,7 @@ impl Step<'_> {
         unsafe { self.memory.buffers[buffer.0].write(rows.start * width..rows.end * width) }
     }
 
-    /// Takes panels of the stage's products until none is left.
+    /// The stage's products, by panels of all of them together.
     fn matmuls(&self, stage: &Stage, ops: &[usize], scratch: &mut MatMulScratch) {
         let products = || {
             ops.iter().filter_map(|op| match self.memory.program.ops[*op].kind {
@@ -126,14 +146,10 @@ impl Step<'_> {
             })
         };
         let panels: usize = products().map(|(_, weight, ..)| self.matrix(weight).panels()).sum();
-        // Small shares even out what disturbs one thread; a share still spans several pages of weights.
-        let share = (panels / (8 * self.barrier.threads())).max(1);
-        loop {
-            let first = stage.take(0, share);
-            if first >= panels {
-                return;
-            }
-            let (mut start, share) = (0, first..(first + share).min(panels));
+        // A share still spans several pages of weights.
+        let share = (panels / (SHARES * self.peers.threads())).max(1);
+        self.each_unit(&stage.passes[0], panels, share, |share| {
+            let mut start = 0;
             for (input, weight, out, accumulate) in products() {
                 let weight = self.matrix(weight);
                 let end = start + weight.panels();
@@ -147,48 +163,48 @@ impl Step<'_> {
                 }
                 start = end;
             }
-        }
+        });
     }
 
-    /// Runs one op on the thread's rows.
+    /// Runs one op on a unit's rows.
     fn by_row(&self, op: usize, rows: Range<usize>) {
         let memory = self.memory;
-        // SAFETY, for every read and write below: ops of a stage touch only the thread's own rows of their
+        // SAFETY, for every read and write below: ops of a stage touch only the unit's own rows of their
         // buffers, except for `GatherRows`, whose input no op of its stage writes. A buffer that an op both
         // reads and writes is borrowed once, as the output.
         match memory.program.ops[op].kind {
             OpKind::Embed { table, out } => {
-                // SAFETY: the thread's rows.
+                // SAFETY: the unit's rows.
                 let out = unsafe { self.write(out, rows.clone()) };
                 embed(&self.batch.tokens[rows], self.matrix(table), out);
             }
             OpKind::RmsNorm { input, weight, out, epsilon } => {
-                // SAFETY: the thread's rows, of another buffer than the output's.
+                // SAFETY: the unit's rows, of another buffer than the output's.
                 let source = (input != out).then(|| unsafe { self.read(input, rows.clone()) });
                 let weight = memory.vectors[weight.0].as_ref().expect("opening reads every norm's weight");
-                // SAFETY: the thread's rows.
+                // SAFETY: the unit's rows.
                 let out = unsafe { self.write(out, rows) };
                 memory.level.run(RmsNorm { input: source, weight, epsilon, out });
             }
             OpKind::AddBias { buffer, bias } => {
                 let bias = memory.vectors[bias.0].as_ref().expect("opening reads every bias");
-                // SAFETY: the thread's rows.
+                // SAFETY: the unit's rows.
                 let values = unsafe { self.write(buffer, rows) };
                 memory.level.run(AddBias { values, bias });
             }
             OpKind::Rope { buffer, num_heads, head_size, rotary, base, factors, style } => {
                 let angles = memory.angles.iter().find(|angles| angles.is_for(rotary, base, factors));
                 let table = &angles.expect("opening makes a table for every rotation").table;
-                // SAFETY: written by this thread before the first stage, or by others before a barrier.
+                // SAFETY: written before the first stage.
                 let angles = unsafe { table.read(rows.start * rotary..rows.end * rotary) };
-                // SAFETY: the thread's rows.
+                // SAFETY: the unit's rows.
                 let values = unsafe { self.write(buffer, rows) };
                 let row_width = num_heads * head_size;
                 memory.level.run(Rope { values, angles, row_width, head_size, rotary, style });
             }
             OpKind::StoreKv { key, value, layer } => {
                 let width = memory.program.kv_width();
-                // SAFETY: the thread's rows.
+                // SAFETY: the unit's rows.
                 let (keys, values) =
                     unsafe { (self.read(key, rows.clone()), self.read(value, rows.clone())) };
                 let pairs = keys.chunks_exact(width).zip(values.chunks_exact(width));
@@ -198,15 +214,15 @@ impl Step<'_> {
                 }
             }
             OpKind::SiluMul { gate, up, out } => {
-                // SAFETY: the thread's rows, of other buffers than the output's.
+                // SAFETY: the unit's rows, of other buffers than the output's.
                 let [gate, up] =
                     [gate, up].map(|id| (id != out).then(|| unsafe { self.read(id, rows.clone()) }));
-                // SAFETY: the thread's rows.
+                // SAFETY: the unit's rows.
                 let out = unsafe { self.write(out, rows) };
                 memory.level.run(SiluMul { gate, up, out });
             }
             OpKind::GatherRows { input, out } => {
-                // SAFETY: the thread's rows.
+                // SAFETY: the unit's rows.
                 let out_rows = unsafe { self.write(out, rows.clone()) };
                 let out_rows = out_rows.chunks_exact_mut(self.width(out));
                 for (row, out) in self.batch.logits_rows[rows].iter().zip(out_rows) {
@@ -218,7 +234,7 @@ impl Step<'_> {
         }
     }
 
-    /// Takes tiles until none is left; if there are few, chunks of tiles, which are merged after a barrier.
+    /// By tiles and KV heads; if there are few, by chunks of tiles, which a second pass merges.
     fn attention(&self, stage: &Stage, op: usize, scratch: &mut Scratch) {
         let memory = self.memory;
         let heads = memory.program.num_kv_heads;
@@ -230,18 +246,18 @@ impl Step<'_> {
         let chunks: usize = self.tiles.iter().map(|tile| tile.chunks() * heads).sum();
         let rows = self.tiles.iter().map(|tile| tile.rows).max().unwrap_or(0);
         let stride = Partials::len(rows * op.group, memory.program.head_size);
-        let spread = units < 4 * self.barrier.threads() && chunks > units && chunks * stride <= PARTIALS;
+        let spread = units < 4 * self.peers.threads() && chunks > units && chunks * stride <= PARTIALS;
         if !spread {
-            self.each_unit(stage, 0, units, |unit| self.whole_tile(&op, unit, scratch));
+            self.each_tile(&stage.passes[0], units, |unit| self.whole_tile(&op, unit, scratch));
             return;
         }
-        self.each_unit(stage, 0, chunks, |unit| {
+        self.each_tile(&stage.passes[0], chunks, |unit| {
             let mut start = unit;
             for tile in self.tiles {
                 let count = tile.chunks() * heads;
                 if start < count {
                     let (head, chunk) = (start / tile.chunks(), start % tile.chunks());
-                    // SAFETY: each unit has partials of its own, read after the barrier.
+                    // SAFETY: each unit has partials of its own, read in the second pass.
                     let out = unsafe { memory.partials.write(unit * stride..(unit + 1) * stride) };
                     let (queries, scores) = (&mut scratch.queries, &mut scratch.scores);
                     self.load_queries(&op, tile, head, queries);
@@ -251,8 +267,7 @@ impl Step<'_> {
                 start -= count;
             }
         });
-        self.barrier.wait();
-        self.each_unit(stage, 1, units, |unit| {
+        self.each_tile(&stage.passes[1], units, |unit| {
             let (tile, head) = (&self.tiles[unit / heads], unit % heads);
             let before: usize = self.tiles[..unit / heads].iter().map(|tile| tile.chunks() * heads).sum();
             let first = before + head * tile.chunks();
@@ -268,15 +283,9 @@ impl Step<'_> {
         });
     }
 
-    /// Takes the units of a pass one by one, the last and longest first.
-    fn each_unit(&self, stage: &Stage, pass: usize, units: usize, mut work: impl FnMut(usize)) {
-        loop {
-            let taken = stage.take(pass, 1);
-            if taken >= units {
-                return;
-            }
-            work(units - 1 - taken);
-        }
+    /// Units one by one, the last and longest first.
+    fn each_tile(&self, pass: &Pass, units: usize, mut work: impl FnMut(usize)) {
+        self.each_unit(pass, units, 1, |unit| work(units - 1 - unit.start));
     }
 
     /// All chunks of a tile for one KV head.
@@ -298,8 +307,8 @@ impl Step<'_> {
         let width = op.group * self.memory.program.head_size;
         for (row, queries) in queries.chunks_exact_mut(width).take(tile.rows).enumerate() {
             let row = tile.first_row + row;
-            // SAFETY: a tile's queries are overwritten only by the thread that has loaded them all, or after
-            // a barrier.
+            // SAFETY: a tile's queries are overwritten only by the thread that has loaded them all, or in a
+            // later pass.
             let source = unsafe { self.head_range(op.query, row, head * width..(head + 1) * width) };
             queries.copy_from_slice(source);
         }

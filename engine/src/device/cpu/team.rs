@@ -1,13 +1,14 @@
-//! The threads of the device: started once, woken once a step, kept in step by a barrier.
+//! The threads of the device: started once, woken once a step.
 //!
 //! The calling thread is the first of the team; a rayon pool holds the others. Within a step threads wait
-//! for each other by spinning, because the work between two barriers takes microseconds; after a while a
-//! waiting thread offers its core to others, so that a busy machine is not slowed by waiting.
+//! for each other's work by spinning, because what there is to wait for takes microseconds; after a while a
+//! waiting thread offers its core to others, so that a busy machine is not slowed by waiting. They wait for
+//! work, never for threads: one that the system has put aside is missed only if it took something with it.
 //!
-//! Invariant: a step ends on all threads or, if one panics, on none: the others stop at their next barrier
+//! Invariant: a step ends on all threads or, if one panics, on none: the others stop when they next wait
 //! and the panic goes on in the caller.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -20,7 +21,7 @@ const SPINS: usize = 2000;
 pub(super) struct Team {
     /// All threads but the caller's.
     pool: Option<ThreadPool>,
-    barrier: Barrier,
+    peers: Peers,
 }
 
 impl Team {
@@ -33,33 +34,33 @@ impl Team {
                 .build()
                 .map_err(|error| DeviceError::Failed(format!("cannot start {threads} threads: {error}")))
         });
-        Ok(Team { pool: pool.transpose()?, barrier: Barrier::new(threads) })
+        Ok(Team { pool: pool.transpose()?, peers: Peers { threads, poisoned: AtomicBool::new(false) } })
     }
 
     /// Calls `work` once for each member, all at the same time; there are as many members as threads.
-    pub(super) fn run<M: Send>(&self, members: &mut [M], work: impl Fn(&Barrier, usize, &mut M) + Sync) {
-        assert_eq!(members.len(), self.barrier.threads);
-        let work = |index: usize, member: &mut M| {
-            let guard = PoisonOnPanic(&self.barrier);
-            work(&self.barrier, index, member);
+    pub(super) fn run<M: Send>(&self, members: &mut [M], work: impl Fn(&Peers, &mut M) + Sync) {
+        assert_eq!(members.len(), self.peers.threads);
+        let work = |member: &mut M| {
+            let guard = PoisonOnPanic(&self.peers);
+            work(&self.peers, member);
             std::mem::forget(guard);
         };
         let (first, others) = members.split_first_mut().expect("a team has a thread");
         match &self.pool {
-            None => work(0, first),
+            None => work(first),
             Some(pool) => pool.in_place_scope(|scope| {
-                for (index, member) in others.iter_mut().enumerate() {
+                for member in others {
                     let work = &work;
-                    scope.spawn(move |_| work(index + 1, member));
+                    scope.spawn(move |_| work(member));
                 }
-                work(0, first);
+                work(first);
             }),
         }
     }
 }
 
-/// Marks the barrier when a member panics, so that the others do not wait for it for ever.
-struct PoisonOnPanic<'a>(&'a Barrier);
+/// Tells the others when a member panics, so that the others do not wait for it for ever.
+struct PoisonOnPanic<'a>(&'a Peers);
 
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
@@ -67,46 +68,25 @@ impl Drop for PoisonOnPanic<'_> {
     }
 }
 
-/// Keeps an atomic on a cache line of its own.
-#[repr(align(128))]
-struct Apart<T>(T);
-
-/// Where the threads of a team wait for each other.
-pub(super) struct Barrier {
+/// What a thread of a team knows of the others.
+pub(super) struct Peers {
     threads: usize,
-    arrived: Apart<AtomicUsize>,
-    /// Counts the times all have arrived.
-    generation: Apart<AtomicUsize>,
     poisoned: AtomicBool,
 }
 
-impl Barrier {
-    fn new(threads: usize) -> Barrier {
-        Barrier {
-            threads,
-            arrived: Apart(AtomicUsize::new(0)),
-            generation: Apart(AtomicUsize::new(0)),
-            poisoned: AtomicBool::new(false),
-        }
-    }
-
+impl Peers {
+    /// Threads in the team.
     pub(super) fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Returns once every thread has called it. What any thread wrote before, all see after.
+    /// Returns once `done` holds, which other threads of the team bring about.
     ///
     /// # Panics
     /// If another thread of the team panicked.
-    pub(super) fn wait(&self) {
-        let generation = self.generation.0.load(Ordering::Acquire);
-        if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
-            self.arrived.0.store(0, Ordering::Relaxed);
-            self.generation.0.store(generation.wrapping_add(1), Ordering::Release);
-            return;
-        }
+    pub(super) fn wait_until(&self, done: impl Fn() -> bool) {
         let mut spins = 0;
-        while self.generation.0.load(Ordering::Acquire) == generation {
+        while !done() {
             assert!(!self.poisoned.load(Ordering::Acquire), "another thread of the CPU device panicked");
             if spins < SPINS {
                 spins += 1;
@@ -120,37 +100,72 @@ impl Barrier {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::super::plan::Pass;
     use super::*;
 
+    /// Does the units of a pass and waits for its end, as a step does.
+    fn share(peers: &Peers, pass: &Pass, units: usize, mut unit: impl FnMut(usize)) {
+        while let Some(taken) = pass.take(1, units) {
+            taken.for_each(&mut unit);
+            pass.finish(1);
+        }
+        peers.wait_until(|| pass.is_done(units));
+    }
+
     #[test]
-    fn what_was_written_before_the_barrier_is_seen_after_it() {
+    fn what_units_wrote_is_seen_after_their_pass() {
+        const UNITS: usize = 7;
         for threads in [1, 2, 3, 5] {
             let team = Team::new(threads).unwrap();
+            let passes: Vec<Pass> = (0..200).map(|_| Pass::default()).collect();
             let total = AtomicUsize::new(0);
             let mut seen = vec![Vec::new(); threads];
-            team.run(&mut seen, |barrier, index, seen| {
-                for round in 0..200 {
-                    total.fetch_add(index + round, Ordering::Relaxed);
-                    barrier.wait();
+            team.run(&mut seen, |peers, seen| {
+                for (round, pass) in passes.iter().enumerate() {
+                    share(peers, pass, UNITS, |unit| {
+                        total.fetch_add(unit + round, Ordering::Relaxed);
+                    });
                     seen.push(total.load(Ordering::Relaxed));
-                    barrier.wait();
                 }
             });
             let mut sum = 0;
             for round in 0..200 {
-                sum += (0..threads).map(|index| index + round).sum::<usize>();
-                assert!(seen.iter().all(|seen| seen[round] == sum), "round {round} of {threads} threads");
+                sum += (0..UNITS).map(|unit| unit + round).sum::<usize>();
+                // Others may be some passes ahead, never behind.
+                assert!(seen.iter().all(|seen| seen[round] >= sum), "round {round} of {threads} threads");
             }
+            assert_eq!(total.load(Ordering::Relaxed), sum);
         }
+    }
+
+    #[test]
+    fn a_thread_that_comes_late_holds_up_nobody() {
+        let team = Team::new(2).unwrap();
+        let passes: Vec<Pass> = (0..100).map(|_| Pass::default()).collect();
+        let (finished, late) = (AtomicBool::new(false), AtomicUsize::new(0));
+        team.run(&mut [false, true], |peers, is_late| {
+            if *is_late {
+                peers.wait_until(|| finished.load(Ordering::Acquire));
+            }
+            for pass in &passes {
+                share(peers, pass, 3, |_| {
+                    late.fetch_add(usize::from(*is_late), Ordering::Relaxed);
+                });
+            }
+            finished.store(true, Ordering::Release);
+        });
+        assert_eq!(late.into_inner(), 0, "all units were done before it came");
     }
 
     #[test]
     fn a_panic_on_one_thread_ends_the_step_on_all() {
         let team = Team::new(3).unwrap();
         let step = std::panic::AssertUnwindSafe(|| {
-            team.run(&mut [0, 1, 2], |barrier, index, _| {
-                assert_ne!(index, 2, "planted");
-                barrier.wait();
+            team.run(&mut [0, 1, 2], |peers, member| {
+                assert_ne!(*member, 2, "planted");
+                peers.wait_until(|| false);
             });
         });
         assert!(std::panic::catch_unwind(step).is_err());

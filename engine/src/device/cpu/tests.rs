@@ -8,6 +8,7 @@ use super::matmul::{MatMulOut, MatMulScratch, matmul_panel};
 use super::rows::{RmsNorm, SiluMul};
 use super::shared::SharedBuffer;
 use super::*;
+use crate::device::BatchSequence;
 use crate::kernels::matmul::reference::matmul;
 use crate::kernels::reference_device::ReferenceDevice;
 use crate::kernels::rms_norm::reference::rms_norm;
@@ -434,4 +435,46 @@ fn rotations_of_two_bases_have_tables_of_their_own() {
     let model = model.with_program(program);
     assert_eq!(open(&model, LIMITS, SimdLevel::best(), 1).memory.angles.len(), 2);
     compare_with_reference(&model, 16, SimdLevel::best(), 2, 19);
+}
+
+#[test]
+fn a_timed_step_gives_the_same_logits_and_the_time_of_every_op() {
+    let model = SyntheticModel::new(&LlamaShape::TINY, 7);
+    let limits = DeviceLimits {
+        num_blocks: 5,
+        block_size: 4,
+        max_tokens: 8,
+        max_sequences: 2,
+        max_blocks_per_sequence: 4,
+    };
+    let batch = Batch {
+        tokens: vec![1, 2, 3],
+        positions: vec![0, 1, 2],
+        slots: vec![4, 5, 6],
+        sequences: vec![BatchSequence { first_row: 0, num_rows: 3, context_len: 3, block_table_start: 0 }],
+        block_tables: vec![1],
+        logits_rows: vec![2],
+    };
+    for threads in [1, 3] {
+        let adapter = CpuAdapter::at(SimdLevel::best(), threads);
+        let mut device = CpuDevice::open(adapter, &model.program, &model, limits).unwrap();
+        let (mut plain, mut timed) = (Vec::new(), Vec::new());
+        device.execute(&batch, &mut plain).unwrap();
+        let mut detail = ExecuteDetail::default();
+        let times = device.execute_detailed(&batch, &mut timed, &mut detail).unwrap();
+        assert_eq!(plain, timed, "{threads} threads");
+        let (from, to) = detail.forward.expect("the CPU has a clock");
+        assert_eq!(times.forward, Some(to - from));
+        let names: Vec<&str> = detail.ops.iter().map(|op| op.name.as_str()).collect();
+        let expected: Vec<&str> = model.program.ops.iter().map(|op| op.name.as_str()).collect();
+        assert_eq!(names, expected);
+        let mut end = from;
+        for op in &detail.ops {
+            assert!(op.started >= end && op.started + op.duration <= to, "{} is out of order", op.name);
+            end = op.started + op.duration;
+        }
+        let total = model.program.total_cost(batch.shape());
+        assert_eq!(detail.ops.iter().map(|op| op.flops).sum::<u64>(), total.flops);
+        assert_eq!(detail.ops.iter().map(|op| op.bytes_read).sum::<u64>(), total.bytes_read);
+    }
 }

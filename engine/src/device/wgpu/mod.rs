@@ -7,19 +7,23 @@
 //! Invariant: everything a step uses is made by [`Adapter::open`]; a step allocates only its command buffer.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use limpid_telemetry::observation::Phase;
 use wgpu::BufferUsages;
 
+use self::detail::OpClock;
 use self::gpu::{Gpu, Options};
 use self::plan::Plan;
 use super::batch_check::check_batch;
 use super::{
-    Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteTimes, WeightSource,
+    Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteDetail, ExecuteTimes,
+    WeightSource,
 };
 use crate::program::Program;
 
 mod adapter;
+mod detail;
 mod gpu;
 mod packing;
 mod plan;
@@ -85,6 +89,9 @@ pub(crate) struct WgpuDevice {
     /// Timestamps, then logits.
     readback: wgpu::Buffer,
     timestamps: Option<Timestamps>,
+    /// For steps whose ops are timed; `None` without timestamps, or if there are more ops than queries.
+    op_clock: Option<OpClock>,
+    opening: Vec<Phase>,
     /// The words of the step, kept for their memory.
     words: Vec<u32>,
 }
@@ -106,7 +113,7 @@ impl WgpuDevice {
         options: Options,
     ) -> Result<WgpuDevice, DeviceError> {
         program.check();
-        let plan = Plan::build(&gpu, program, weights, &limits, options)?;
+        let (plan, [uploaded, compiled]) = Plan::build(&gpu, program, weights, &limits, options)?;
         let logits_stride = shader::stride(program.vocabulary());
         let upload = gpu.buffer(
             "the upload of a step",
@@ -119,7 +126,9 @@ impl WgpuDevice {
             BufferUsages::MAP_READ | BufferUsages::COPY_DST,
         )?;
         let timestamps = if options.timestamps { Some(Timestamps::new(&gpu)?) } else { None };
-        let device = WgpuDevice {
+        let op_clock = OpClock::new(&gpu, program.ops.len(), options)?;
+        let started = Instant::now();
+        let mut device = WgpuDevice {
             info,
             gpu,
             program: program.clone(),
@@ -129,9 +138,12 @@ impl WgpuDevice {
             upload,
             readback,
             timestamps,
+            op_clock,
+            opening: vec![uploaded, compiled],
             words: Vec::new(),
         };
         device.warm_up()?;
+        device.opening.push(Phase::since("warm_up", started));
         Ok(device)
     }
 
@@ -144,8 +156,8 @@ impl WgpuDevice {
         self.gpu.wait()
     }
 
-    /// Sends the step's words and the ops, and waits for their results.
-    fn run(&self, tokens: usize, logits_rows: usize) -> Result<(), DeviceError> {
+    /// Writes the step's words to the upload buffer and begins the commands with their copy.
+    fn begin(&self) -> Result<wgpu::CommandEncoder, DeviceError> {
         let bytes: &[u8] = bytemuck::cast_slice(&self.words);
         let size = bytes.len() as u64;
         let failed = |error: wgpu::MapRangeError| DeviceError::Failed(error.to_string());
@@ -154,6 +166,12 @@ impl WgpuDevice {
 
         let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         encoder.copy_buffer_to_buffer(&self.upload, 0, &self.plan.step, 0, size);
+        Ok(encoder)
+    }
+
+    /// Sends the step's words and the ops, and waits for their results.
+    fn run(&self, tokens: usize, logits_rows: usize) -> Result<(), DeviceError> {
+        let mut encoder = self.begin()?;
         let timestamp_writes = self.timestamps.as_ref().map(|timestamps| wgpu::ComputePassTimestampWrites {
             query_set: &timestamps.queries,
             beginning_of_pass_write_index: Some(0),
@@ -161,12 +179,18 @@ impl WgpuDevice {
         });
         let mut pass = encoder
             .begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("forward"), timestamp_writes });
-        self.plan.record(&mut pass, tokens, logits_rows)?;
+        self.plan.record(&self.plan.dispatches, &mut pass, tokens, logits_rows)?;
         drop(pass);
         if let Some(timestamps) = &self.timestamps {
             encoder.resolve_query_set(&timestamps.queries, 0..2, &timestamps.resolved, 0);
             encoder.copy_buffer_to_buffer(&timestamps.resolved, 0, &self.readback, 0, 16);
         }
+        self.submit(encoder, logits_rows);
+        self.gpu.wait()
+    }
+
+    /// Ends the commands with the copy of the logits, sends them, and asks for both buffers back.
+    fn submit(&self, mut encoder: wgpu::CommandEncoder, logits_rows: usize) {
         let logits_bytes = 4 * (logits_rows * self.logits_stride) as u64;
         if logits_bytes > 0 {
             let logits = &self.plan.activations[self.program.logits.0];
@@ -176,7 +200,6 @@ impl WgpuDevice {
         self.upload.map_async(wgpu::MapMode::Write, .., |_| ());
         // A failure to map shows in the wait or when the range is asked for.
         self.readback.map_async(wgpu::MapMode::Read, ..TIMESTAMP_BYTES + logits_bytes, |_| ());
-        self.gpu.wait()
     }
 
     /// Takes the results out of the mapped buffer.
@@ -208,16 +231,42 @@ impl Device for WgpuDevice {
     }
 
     fn execute(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError> {
+        if !self.lay_out(batch, logits)? {
+            return Ok(ExecuteTimes::default());
+        }
+        let logits_rows = batch.logits_rows.len();
+        self.run(batch.tokens.len(), logits_rows)?;
+        self.read(logits_rows, logits)
+    }
+
+    fn execute_detailed(
+        &mut self,
+        batch: &Batch,
+        logits: &mut Vec<f32>,
+        detail: &mut ExecuteDetail,
+    ) -> Result<ExecuteTimes, DeviceError> {
+        let Some(clock) = self.op_clock.take() else { return self.execute(batch, logits) };
+        let result = self.execute_timed(&clock, batch, logits, detail);
+        self.op_clock = Some(clock);
+        result
+    }
+
+    fn opening(&self) -> &[Phase] {
+        &self.opening
+    }
+}
+
+impl WgpuDevice {
+    /// Checks a batch and lays it out; `false` if there is nothing to do.
+    fn lay_out(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<bool, DeviceError> {
         logits.clear();
         check_batch(batch, &self.program, &self.limits)?;
         self.gpu.check()?;
-        let (tokens, logits_rows) = (batch.tokens.len(), batch.logits_rows.len());
-        if tokens == 0 {
-            return Ok(ExecuteTimes::default());
+        if batch.tokens.is_empty() {
+            return Ok(false);
         }
         step::lay_out(batch, &self.limits, &self.plan.ropes, &mut self.words);
-        self.run(tokens, logits_rows)?;
-        self.read(logits_rows, logits)
+        Ok(true)
     }
 }
 

@@ -3,7 +3,9 @@
 //! Invariant: after [`Plan::build`] nothing about the program is left to decide but the number of rows.
 
 use std::num::NonZeroU64;
+use std::time::Instant;
 
+use limpid_telemetry::observation::Phase;
 use wgpu::{BindGroup, Buffer, BufferUsages, ComputePipeline};
 
 use super::gpu::{Gpu, Options};
@@ -14,10 +16,12 @@ use crate::device::{DeviceError, DeviceLimits, WeightSource};
 use crate::kernels::attention::reference::AttentionShape;
 use crate::kernels::rope::RopeTable;
 use crate::kernels::{add_bias, attention, embed, gather_rows, matmul, rms_norm, rope, silu_mul, store_kv};
-use crate::program::{BufferId, Op, OpKind, Program, Rows, WeightId};
+use crate::program::{BufferId, OpKind, Program, Rows, WeightId};
 
 /// One op, or the part of it that one part of its weight takes.
 pub(super) struct Dispatch {
+    /// Place of the op in the program.
+    pub(super) op: usize,
     name: String,
     rows: Rows,
     bind_group: BindGroup,
@@ -45,7 +49,8 @@ impl Plan {
         source: &dyn WeightSource,
         limits: &DeviceLimits,
         options: Options,
-    ) -> Result<Plan, DeviceError> {
+    ) -> Result<(Plan, [Phase; 2]), DeviceError> {
+        let started = Instant::now();
         let ropes = rope_tables(program, source)?;
         let step_bytes = 4 * capacity(limits, &ropes) as u64;
         let usage = BufferUsages::STORAGE | BufferUsages::UNIFORM | BufferUsages::COPY_DST;
@@ -66,10 +71,17 @@ impl Plan {
         let plan = Plan { dispatches: Vec::new(), activations, cache, step, ropes, max_workgroups };
         let weights = Weights::new(gpu, options, &program.weights, source);
         let mut builder = Builder { gpu, program, limits, options, weights, plan };
-        for op in &program.ops {
-            builder.add(op)?;
+        let mut drafts = Vec::with_capacity(program.ops.len());
+        for (index, op) in program.ops.iter().enumerate() {
+            drafts.extend(builder.drafts(&op.kind)?.into_iter().map(|draft| (index, draft)));
         }
-        Ok(builder.plan)
+        let uploaded = Phase::since("upload_weights", started);
+        for (index, draft) in drafts {
+            let dispatch = builder.finish(index, draft)?;
+            builder.plan.dispatches.push(dispatch);
+        }
+        let compiled = Phase::since("build_pipelines", uploaded.to);
+        Ok((builder.plan, [uploaded, compiled]))
     }
 
     fn fold(&self, name: &str, workgroups: u64) -> Result<(u32, u32), DeviceError> {
@@ -81,14 +93,22 @@ impl Plan {
         })
     }
 
-    /// Records the dispatches that a batch of this many rows needs.
+    /// The dispatches op by op, those of ops that a batch of this many rows does not need left out.
+    pub(super) fn ops(&self, logits_rows: usize) -> impl Iterator<Item = (usize, &[Dispatch])> {
+        let needed = move |dispatch: &Dispatch| dispatch.rows == Rows::Tokens || logits_rows > 0;
+        let ops = self.dispatches.chunk_by(|one, next| one.op == next.op);
+        ops.filter(move |dispatches| needed(&dispatches[0])).map(|dispatches| (dispatches[0].op, dispatches))
+    }
+
+    /// Records those of `dispatches` that a batch of this many rows needs.
     pub(super) fn record(
         &self,
+        dispatches: &[Dispatch],
         pass: &mut wgpu::ComputePass<'_>,
         tokens: usize,
         logits_rows: usize,
     ) -> Result<(), DeviceError> {
-        for dispatch in &self.dispatches {
+        for dispatch in dispatches {
             let rows = match dispatch.rows {
                 Rows::Tokens => tokens,
                 Rows::Logits => logits_rows,
@@ -135,14 +155,6 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn add(&mut self, op: &Op) -> Result<(), DeviceError> {
-        for draft in self.drafts(&op.kind)? {
-            let dispatch = self.finish(&op.name, draft)?;
-            self.plan.dispatches.push(dispatch);
-        }
-        Ok(())
-    }
-
     /// The dispatches of an op: one, but for weights in several parts.
     fn drafts(&mut self, kind: &OpKind) -> Result<Vec<Draft>, DeviceError> {
         let Builder { program, limits, plan, weights, options, .. } = self;
@@ -256,8 +268,8 @@ impl Builder<'_> {
         Ok(vec![draft])
     }
 
-    fn finish(&self, name: &str, draft: Draft) -> Result<Dispatch, DeviceError> {
-        let gpu = self.gpu;
+    fn finish(&self, op: usize, draft: Draft) -> Result<Dispatch, DeviceError> {
+        let (gpu, name) = (self.gpu, self.program.ops[op].name.as_str());
         let params = uniform(gpu, name, &draft.params)?;
         let header = wgpu::BufferBinding {
             buffer: &self.plan.step,
@@ -287,7 +299,7 @@ impl Builder<'_> {
             variants.push((variant.min_rows, gpu.pipeline(&variant.kernel)?, variant.work));
         }
         gpu.check()?;
-        Ok(Dispatch { name: name.to_owned(), rows: draft.rows, bind_group, variants })
+        Ok(Dispatch { op, name: name.to_owned(), rows: draft.rows, bind_group, variants })
     }
 }
 

@@ -162,7 +162,7 @@ pub(crate) fn limits_for(rows: usize) -> DeviceLimits {
 
 /// A program on the shared device, with access to its buffers.
 pub(crate) struct Rig {
-    device: WgpuDevice,
+    pub(super) device: WgpuDevice,
 }
 
 impl Rig {

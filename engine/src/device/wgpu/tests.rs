@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::shader::{Kernel, Mapping};
 use super::testing::{MAPPINGS, Random, Rig, Stored, assert_close, own_gpu, shared_gpu, skip};
-use crate::device::{Batch, BatchSequence, Device, DeviceError, DeviceLimits};
+use crate::device::{Batch, BatchSequence, Device, DeviceError, DeviceLimits, ExecuteDetail};
 use crate::kernels::attention::reference::AttentionShape;
 use crate::kernels::reference_device::ReferenceDevice;
 use crate::kernels::{add_bias, attention, embed, gather_rows, matmul, rms_norm, rope, silu_mul, store_kv};
@@ -267,6 +267,43 @@ fn forward_time_is_measured_where_there_are_timestamps_and_left_out_where_not() 
                 assert!(!forward.is_zero() && forward <= elapsed, "{forward:?} of {elapsed:?}");
             }
         }
+    }
+}
+
+#[test]
+fn a_timed_step_gives_the_same_logits_and_the_time_of_every_op() {
+    let sizes = Sizes { layers: 2, width: 64, feed_forward: 64, heads: 2, kv_heads: 1, vocabulary: 33 };
+    let program = llama(sizes, &[TensorType::F32]);
+    let mut random = Random::new(31);
+    let weights = random_weights(&program, &mut random);
+    let Some(gpu) = shared_gpu() else { return };
+    let has_timestamps = gpu.options().timestamps;
+    let mut rig = Rig::open(&program, &weights, LIMITS).expect("there is an adapter");
+    let [mut a, ..] = sequences(&program, &mut random);
+    for (rows, wants_logits) in [(20, true), (1, true), (3, false)] {
+        let mut batch = next_batch(&mut [(&mut a, rows)], 4);
+        if !wants_logits {
+            batch.logits_rows.clear();
+        }
+        let (mut plain, mut timed) = (Vec::new(), Vec::new());
+        rig.execute(&batch, &mut plain).expect("the batch runs");
+        let (mut detail, start) = (ExecuteDetail::default(), Instant::now());
+        let times = rig.device.execute_detailed(&batch, &mut timed, &mut detail).expect("the batch runs");
+        let end = Instant::now();
+        assert!(plain == timed && plain.is_empty() != wants_logits);
+        if !has_timestamps {
+            skip("the adapter has no timestamps");
+            continue;
+        }
+        let needed = |op: &&Op| wants_logits || !matches!(op.kind, OpKind::GatherRows { .. });
+        let expected: Vec<&str> = program.ops.iter().take_while(needed).map(|op| op.name.as_str()).collect();
+        let names: Vec<&str> = detail.ops.iter().map(|op| op.name.as_str()).collect();
+        assert_eq!(names, expected);
+        let (from, to) = detail.forward.expect("it was measured");
+        assert!(
+            start <= from && from <= to && to <= end && times.forward.is_some_and(|time| !time.is_zero())
+        );
+        assert!(detail.ops.iter().all(|op| op.started >= from && op.flops + op.bytes_read > 0));
     }
 }
 

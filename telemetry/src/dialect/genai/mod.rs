@@ -3,6 +3,7 @@
 //! `gen_ai.server.request.duration` covers every request; an engine error carries `error.type`. The other two
 //! cover successful requests only, as the conventions ask, and are observed when it is known that they are.
 
+pub(crate) mod http;
 pub(crate) mod rows;
 
 use std::collections::HashMap;
@@ -11,10 +12,10 @@ use std::sync::{Mutex, PoisonError};
 use opentelemetry::KeyValue;
 
 use super::Dialect;
+use crate::identity::ModelIdentity;
 use crate::instruments::{Histogram, Instruments};
 use crate::lifecycle::{NewTokens, RequestFinished};
 use crate::observation::{FinishReason, StepFinished};
-use crate::pipeline::ModelIdentity;
 use crate::request::Operation;
 use crate::semconv::{self, key};
 

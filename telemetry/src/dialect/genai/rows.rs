@@ -1,4 +1,5 @@
-//! `gen_ai.server.*` of the semantic conventions (v1.41, unchanged in the GenAI repository's v0.1.0).
+//! `gen_ai.server.*` (v1.41, unchanged in the GenAI repository's v0.1.0) and `http.server.*` of the semantic
+//! conventions.
 
 use crate::catalogue::{Condition, Kind, Label, Row, Status, Values, buckets};
 use crate::semconv::{self, key};
@@ -44,4 +45,38 @@ pub(super) const TIME_TO_FIRST_TOKEN: Row = row(
     "Time to the first token, queue and prefill included, for successful requests.",
 );
 
-pub(crate) const ROWS: &[Row] = &[REQUEST_DURATION, TIME_PER_OUTPUT_TOKEN, TIME_TO_FIRST_TOKEN];
+const METHOD: Label = Label { name: key::HTTP_REQUEST_METHOD, values: Values::Method };
+const SCHEME: Label = Label { name: key::URL_SCHEME, values: Values::Closed(&["http"]) };
+
+pub(super) const HTTP_REQUEST_DURATION: Row = Row {
+    labels: &[
+        METHOD,
+        SCHEME,
+        Label { name: key::HTTP_ROUTE, values: Values::Route },
+        Label { name: key::HTTP_RESPONSE_STATUS_CODE, values: Values::StatusCode },
+        ERROR_TYPE,
+    ],
+    ..row(
+        "http.server.request.duration",
+        buckets::HTTP_SERVER,
+        "From a request's head to its response's last byte; probes and scrapes are left out.",
+    )
+};
+pub(super) const HTTP_ACTIVE_REQUESTS: Row = Row {
+    kind: Kind::UpDownCounter,
+    unit: "{request}",
+    labels: &[METHOD, SCHEME],
+    ..row(
+        "http.server.active_requests",
+        buckets::HTTP_SERVER,
+        "HTTP requests whose response's last byte is not out yet.",
+    )
+};
+
+pub(crate) const ROWS: &[Row] = &[
+    REQUEST_DURATION,
+    TIME_PER_OUTPUT_TOKEN,
+    TIME_TO_FIRST_TOKEN,
+    HTTP_REQUEST_DURATION,
+    HTTP_ACTIVE_REQUESTS,
+];

@@ -7,6 +7,8 @@
 //! - An interval that does not exist is not observed. vLLM observes 0, a negative number, or the clock.
 //! - `iteration_tokens_total` gets one sample for each step that computed anything, with the tokens of that
 //!   step. vLLM adds a prompt that was computed in chunks to its last step, and leaves the other steps out.
+//! - `corrupted_requests` is always there, because the sampler always looks; such a request ends with an error.
+//! - `lora_requests_info` is there without adapters, as one series that says so.
 //! - `num_preemptions` counts a preemption in the step it happens, from the scheduler's own statistics, so
 //!   that one of a request which never produces another token is not missed.
 //!
@@ -19,16 +21,27 @@
 //! before that has processed no prompt: it is observed as 0 in `request_prompt_tokens`. So counts balance as
 //! well as sums, and `rate(prompt_tokens_total)` stays an honest prefill throughput.
 
+pub(crate) mod cache_rows;
+pub(crate) mod http;
+pub(crate) mod process;
 pub(crate) mod rows;
+pub(crate) mod server_rows;
 
-use opentelemetry::KeyValue;
+use std::time::SystemTime;
 
-use super::Dialect;
-use crate::catalogue::{Row, Values};
+use super::{Dialect, attributes};
+use crate::catalogue::Row;
+use crate::identity::ModelIdentity;
 use crate::instruments::{Counter, Gauge, Histogram, Instruments};
 use crate::lifecycle::{NewTokens, RequestFinished};
-use crate::observation::{FinishReason, StepFinished};
-use crate::pipeline::ModelIdentity;
+use crate::observation::{AdmissionLimit, BlockResidency, FinishReason, SleepState, StepFinished};
+
+/// Label values of `engine_sleep_state`, with the state that each stands for.
+const SLEEP_STATES: [(&str, SleepState); 3] = [
+    ("awake", SleepState::Awake),
+    ("weights_offloaded", SleepState::WeightsOffloaded),
+    ("discard_all", SleepState::DiscardAll),
+];
 
 pub(super) struct Vllm {
     num_requests_running: Gauge,
@@ -39,7 +52,17 @@ pub(super) struct Vllm {
     num_preemptions: Counter,
     prefix_cache_queries: Counter,
     prefix_cache_hits: Counter,
+    prompt_tokens_cached_on_device: Counter,
     iteration_tokens: Histogram,
+    corrupted_requests: Counter,
+    admission_rejections: [Counter; AdmissionLimit::ALL.len()],
+    sleep_states: [Gauge; SLEEP_STATES.len()],
+    estimated_flops: Counter,
+    estimated_read_bytes: Counter,
+    estimated_write_bytes: Counter,
+    kv_block_lifetime: Histogram,
+    kv_block_idle_before_evict: Histogram,
+    kv_block_reuse_gap: Histogram,
 
     prompt_tokens: Counter,
     prompt_tokens_local_compute: Counter,
@@ -63,32 +86,47 @@ pub(super) struct Vllm {
     request_params_n: Histogram,
     request_num_preemptions: Histogram,
     request_prefill_kv_computed_tokens: Histogram,
-    model_forward_time: Option<Histogram>,
-    model_execute_time: Option<Histogram>,
-
-    /// Constant 1; held so that the series lives as long as the model.
-    _cache_config_info: Gauge,
+    model_forward_time: Histogram,
+    model_execute_time: Histogram,
 }
 
 impl Vllm {
     pub(super) fn new(instruments: &Instruments, identity: &ModelIdentity) -> Vllm {
-        let base = |row: &Row| attributes(row, identity, None);
+        let base = |row: &Row| attributes(row, identity, &[]);
         let counter = |row| instruments.counter(row, base(row));
         let gauge = |row| instruments.gauge(row, base(row));
         let histogram = |row| instruments.histogram(row, identity.max_model_len, base(row));
-        let cache_config_info =
-            instruments.gauge(&rows::CACHE_CONFIG_INFO, attributes(&rows::CACHE_CONFIG_INFO, identity, None));
-        cache_config_info.set(1.0);
-        let source = |source| {
-            let row = &rows::PROMPT_TOKENS_BY_SOURCE;
-            instruments.counter(row, attributes(row, identity, Some(source)))
-        };
+        let chosen =
+            |row, label, value| instruments.counter(row, attributes(row, identity, &[(label, value)]));
+        gauge(&rows::CACHE_CONFIG_INFO).set(1.0);
+        // No adapter is served: one series that says so, written when serving began.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        gauge(&cache_rows::LORA_REQUESTS_INFO).set(now.as_secs() as f64);
+        let source = |source| chosen(&rows::PROMPT_TOKENS_BY_SOURCE, "source", source);
+        let cached = |source| chosen(&cache_rows::PROMPT_TOKENS_CACHED_BY_SOURCE, "source", source);
         let waiting = |reason| {
             let row = &rows::NUM_REQUESTS_WAITING_BY_REASON;
-            instruments.gauge(row, attributes(row, identity, Some(reason)))
+            instruments.gauge(row, attributes(row, identity, &[("reason", reason)]))
         };
-        // No connector brings KV from elsewhere yet; its series exists at 0 like every known one.
+        let sleep_states = SLEEP_STATES.map(|(value, _)| {
+            let row = &cache_rows::ENGINE_SLEEP_STATE;
+            instruments.gauge(row, attributes(row, identity, &[("sleep_state", value)]))
+        });
+        sleep_states[0].set(1.0);
+        // No connector brings KV from elsewhere and no model takes images; their series exist at 0 like every
+        // known one.
         source("external_kv_transfer");
+        for tier in ["host", "p2p", "disk", "external_unspecified"] {
+            cached(tier);
+        }
+        for row in [
+            &cache_rows::EXTERNAL_PREFIX_CACHE_QUERIES,
+            &cache_rows::EXTERNAL_PREFIX_CACHE_HITS,
+            &cache_rows::MM_CACHE_QUERIES,
+            &cache_rows::MM_CACHE_HITS,
+        ] {
+            counter(row);
+        }
         Vllm {
             num_requests_running: gauge(&rows::NUM_REQUESTS_RUNNING),
             num_requests_waiting: gauge(&rows::NUM_REQUESTS_WAITING),
@@ -98,6 +136,17 @@ impl Vllm {
             num_preemptions: counter(&rows::NUM_PREEMPTIONS),
             prefix_cache_queries: counter(&rows::PREFIX_CACHE_QUERIES),
             prefix_cache_hits: counter(&rows::PREFIX_CACHE_HITS),
+            prompt_tokens_cached_on_device: cached("device"),
+            corrupted_requests: counter(&cache_rows::CORRUPTED_REQUESTS),
+            admission_rejections: AdmissionLimit::ALL
+                .map(|limit| chosen(&cache_rows::ADMISSION_REJECTIONS, "reason", limit.as_str())),
+            sleep_states,
+            estimated_flops: counter(&cache_rows::ESTIMATED_FLOPS),
+            estimated_read_bytes: counter(&cache_rows::ESTIMATED_READ_BYTES),
+            estimated_write_bytes: counter(&cache_rows::ESTIMATED_WRITE_BYTES),
+            kv_block_lifetime: histogram(&cache_rows::KV_BLOCK_LIFETIME),
+            kv_block_idle_before_evict: histogram(&cache_rows::KV_BLOCK_IDLE_BEFORE_EVICT),
+            kv_block_reuse_gap: histogram(&cache_rows::KV_BLOCK_REUSE_GAP),
             iteration_tokens: histogram(&rows::ITERATION_TOKENS_TOTAL),
             prompt_tokens: counter(&rows::PROMPT_TOKENS),
             prompt_tokens_local_compute: source("local_compute"),
@@ -106,10 +155,8 @@ impl Vllm {
             generation_tokens: counter(&rows::GENERATION_TOKENS),
             time_to_first_token: histogram(&rows::TIME_TO_FIRST_TOKEN_SECONDS),
             inter_token_latency: histogram(&rows::INTER_TOKEN_LATENCY_SECONDS),
-            request_success: FinishReason::ALL.map(|reason| {
-                let row = &rows::REQUEST_SUCCESS;
-                instruments.counter(row, attributes(row, identity, Some(reason.as_str())))
-            }),
+            request_success: FinishReason::ALL
+                .map(|reason| chosen(&rows::REQUEST_SUCCESS, "finished_reason", reason.as_str())),
             e2e_request_latency: histogram(&rows::E2E_REQUEST_LATENCY_SECONDS),
             queue_time: histogram(&rows::REQUEST_QUEUE_TIME_SECONDS),
             prefill_time: histogram(&rows::REQUEST_PREFILL_TIME_SECONDS),
@@ -123,32 +170,10 @@ impl Vllm {
             request_params_n: histogram(&rows::REQUEST_PARAMS_N),
             request_num_preemptions: histogram(&rows::REQUEST_NUM_PREEMPTIONS),
             request_prefill_kv_computed_tokens: histogram(&rows::REQUEST_PREFILL_KV_COMPUTED_TOKENS),
-            model_forward_time: instruments
-                .enabled(&rows::MODEL_FORWARD_TIME_MILLISECONDS)
-                .then(|| histogram(&rows::MODEL_FORWARD_TIME_MILLISECONDS)),
-            model_execute_time: instruments
-                .enabled(&rows::MODEL_EXECUTE_TIME_MILLISECONDS)
-                .then(|| histogram(&rows::MODEL_EXECUTE_TIME_MILLISECONDS)),
-            _cache_config_info: cache_config_info,
+            model_forward_time: histogram(&rows::MODEL_FORWARD_TIME_MILLISECONDS),
+            model_execute_time: histogram(&rows::MODEL_EXECUTE_TIME_MILLISECONDS),
         }
     }
-}
-
-/// One label set of a row; `closed` is the value of its label with a closed value set. A setting that the
-/// engine does not have reads `None`, which is how vLLM prints an absent one.
-fn attributes(row: &Row, identity: &ModelIdentity, closed: Option<&'static str>) -> Vec<KeyValue> {
-    row.labels
-        .iter()
-        .map(|label| match label.values {
-            Values::ModelName => KeyValue::new(label.name, identity.model_name.clone()),
-            Values::Engine => KeyValue::new(label.name, identity.engine.to_string()),
-            Values::Closed(_) | Values::ErrorKind => KeyValue::new(label.name, closed.unwrap_or_default()),
-            Values::Setting => {
-                let value = identity.cache_config.iter().find(|(name, _)| *name == label.name);
-                KeyValue::new(label.name, value.map_or_else(|| "None".to_owned(), |(_, value)| value.clone()))
-            }
-        })
-        .collect()
 }
 
 impl Dialect for Vllm {
@@ -163,6 +188,11 @@ impl Dialect for Vllm {
         self.num_preemptions.add(scheduler.num_preemptions);
         self.prefix_cache_queries.add(scheduler.prefix_cache.queries);
         self.prefix_cache_hits.add(scheduler.prefix_cache.hits);
+        self.prompt_tokens_cached_on_device.add(scheduler.prefix_cache.hits);
+        self.corrupted_requests.add(scheduler.num_corrupted_requests);
+        self.estimated_flops.add(step.work.flops);
+        self.estimated_read_bytes.add(step.work.bytes_read);
+        self.estimated_write_bytes.add(step.work.bytes_written);
         let tokens = step.num_prompt_tokens + step.num_generation_tokens;
         if tokens > 0 {
             self.iteration_tokens.record(tokens as f64, None);
@@ -206,12 +236,30 @@ impl Dialect for Vllm {
         self.request_num_preemptions.record(request.num_preemptions as f64, None);
         self.request_prefill_kv_computed_tokens.record(request.num_prefill_computed_tokens as f64, None);
         if let Some(times) = &request.times {
-            if let (Some(histogram), Some(forward)) = (&self.model_forward_time, times.forward) {
-                histogram.record(forward.as_secs_f64() * 1e3, link);
+            if let Some(forward) = times.forward {
+                self.model_forward_time.record(forward.as_secs_f64() * 1e3, link);
             }
-            if let Some(histogram) = &self.model_execute_time {
-                histogram.record(times.execute.as_secs_f64() * 1e3, link);
+            self.model_execute_time.record(times.execute.as_secs_f64() * 1e3, link);
+        }
+    }
+
+    fn blocks_evicted(&self, blocks: &[BlockResidency]) {
+        for block in blocks {
+            self.kv_block_lifetime.record(block.lifetime.as_secs_f64(), None);
+            self.kv_block_idle_before_evict.record(block.idle.as_secs_f64(), None);
+            for gap in &block.reuse_gaps {
+                self.kv_block_reuse_gap.record(gap.as_secs_f64(), None);
             }
+        }
+    }
+
+    fn admission_rejected(&self, limit: AdmissionLimit) {
+        self.admission_rejections[limit as usize].add(1);
+    }
+
+    fn sleep_state_changed(&self, state: SleepState) {
+        for (gauge, (_, meant)) in self.sleep_states.iter().zip(SLEEP_STATES) {
+            gauge.set(f64::from(u8::from(meant == state)));
         }
     }
 }

@@ -3,11 +3,11 @@
 
 use crate::catalogue::{Buckets, Condition, Kind, Label, Row, Status, Values, buckets};
 
-const MODEL_NAME: Label = Label { name: "model_name", values: Values::ModelName };
-const ENGINE: Label = Label { name: "engine", values: Values::Engine };
+pub(super) const MODEL_NAME: Label = Label { name: "model_name", values: Values::ModelName };
+pub(super) const ENGINE: Label = Label { name: "engine", values: Values::Engine };
 const BASE: &[Label] = &[MODEL_NAME, ENGINE];
 
-const fn closed(name: &'static str, values: &'static [&'static str]) -> Label {
+pub(super) const fn closed(name: &'static str, values: &'static [&'static str]) -> Label {
     Label { name, values: Values::Closed(values) }
 }
 
@@ -15,7 +15,7 @@ const fn setting(name: &'static str) -> Label {
     Label { name, values: Values::Setting }
 }
 
-const fn row(
+pub(super) const fn row(
     instrument: &'static str,
     renamed: &'static str,
     kind: Kind,

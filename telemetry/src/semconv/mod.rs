@@ -4,6 +4,10 @@
 //! else vLLM's (`gen_ai.latency.*`), else ours (`limpid.*`). The conventions' own crate marks the GenAI keys
 //! as moved, so they stand here. Tests compare emitted spans with [`SPANS`]; the reference page is made of it.
 
+mod reference;
+
+pub use reference::reference_markdown;
+
 /// `gen_ai.provider.name`: who serves the model.
 pub const PROVIDER: &str = "limpid";
 
@@ -18,6 +22,7 @@ pub mod key {
     pub const HTTP_RESPONSE_STATUS_CODE: &str = "http.response.status_code";
     pub const URL_PATH: &str = "url.path";
     pub const URL_SCHEME: &str = "url.scheme";
+    pub const PROTOCOL_VERSION: &str = "network.protocol.version";
     pub const SERVER_ADDRESS: &str = "server.address";
     pub const SERVER_PORT: &str = "server.port";
     pub const CLIENT_ADDRESS: &str = "client.address";
@@ -45,6 +50,9 @@ pub mod key {
     pub const USAGE_OUTPUT_TOKENS: &str = "gen_ai.usage.output_tokens";
     pub const USAGE_CACHE_READ: &str = "gen_ai.usage.cache_read.input_tokens";
 
+    pub const INPUT_MESSAGES: &str = "gen_ai.input.messages";
+    pub const OUTPUT_MESSAGES: &str = "gen_ai.output.messages";
+
     pub const REQUEST_ID: &str = "gen_ai.request.id";
     pub const LATENCY_QUEUE: &str = "gen_ai.latency.time_in_queue";
     pub const LATENCY_FIRST_TOKEN: &str = "gen_ai.latency.time_to_first_token";
@@ -66,17 +74,30 @@ pub mod key {
     pub const NUM_PREEMPTIONS: &str = "limpid.request.num_preemptions";
     pub const CACHED_TOKENS: &str = "limpid.prefill.cached_tokens";
     pub const CHUNK_TOKENS: &str = "limpid.prefill.chunk_tokens";
+    pub const STEP_REQUESTS: &str = "limpid.step.num_requests";
+    pub const STEP_TOKENS: &str = "limpid.step.num_tokens";
+    pub const STEP_GENERATION_TOKENS: &str = "limpid.step.num_generation_tokens";
+    pub const FLOPS: &str = "limpid.flops";
+    pub const BYTES_READ: &str = "limpid.bytes_read";
+    pub const BYTES_WRITTEN: &str = "limpid.bytes_written";
+    pub const FLOPS_PER_SECOND: &str = "limpid.flops_per_second";
+    pub const BYTES_PER_SECOND: &str = "limpid.bytes_per_second";
     pub const RESULT: &str = "result";
+    pub const MODEL_NAME: &str = "model_name";
+    pub const ENGINE: &str = "engine";
+    pub const PART: &str = "part";
     pub const SIGNAL: &str = "signal";
 }
 
-/// Names of the spans below the model span.
+/// Names of spans.
 #[allow(missing_docs)]
 pub mod span {
     pub const QUEUE: &str = "queue";
     pub const PREFILL: &str = "prefill";
     pub const DECODE: &str = "decode";
     pub const PREEMPTED: &str = "preempted";
+    pub const STEP: &str = "engine.step";
+    pub const STARTUP: &str = "startup";
 }
 
 /// Names of span events.
@@ -102,6 +123,50 @@ pub struct SpanSpec {
     pub events: &'static [(&'static str, &'static [&'static str])],
 }
 
+impl SpanSpec {
+    /// The declaration of a span with this name, kind (`SERVER` …) and these attribute keys. Names that vary
+    /// are told apart by what they carry.
+    pub fn of(name: &str, kind: &str, keys: &[&str]) -> Option<&'static SpanSpec> {
+        let declared = |name: &str| SPANS.iter().find(|spec| spec.name == name);
+        if kind == "SERVER" {
+            declared("{method} {route}")
+        } else if keys.contains(&key::OPERATION_NAME) {
+            declared("{operation} {model}")
+        } else if let Some(spec) = declared(name) {
+            Some(spec)
+        } else if keys.contains(&key::FLOPS) {
+            declared("{op}")
+        } else {
+            None
+        }
+    }
+}
+
+/// An integer attribute; what does not fit is as good as endless.
+pub(crate) fn integer(key: &'static str, value: u64) -> opentelemetry::KeyValue {
+    opentelemetry::KeyValue::new(key, i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+const WORK: &[(&str, &str)] = &[
+    (key::FLOPS, "always"),
+    (key::BYTES_READ, "always"),
+    (key::BYTES_WRITTEN, "always"),
+    (key::FLOPS_PER_SECOND, "the device's clock saw time pass"),
+    (key::BYTES_PER_SECOND, "the device's clock saw time pass; read and written together"),
+];
+
+const WORK_IF_TIMED: &[(&str, &str)] = &[
+    (key::FLOPS, "the device can time ops; sum over them"),
+    (key::BYTES_READ, "the device can time ops; sum over them"),
+    (key::BYTES_WRITTEN, "the device can time ops; sum over them"),
+    (key::FLOPS_PER_SECOND, "the device can time ops"),
+    (key::BYTES_PER_SECOND, "the device can time ops; read and written together"),
+];
+
+const fn part(name: &'static str, covers: &'static str, attributes: &'static [(&str, &str)]) -> SpanSpec {
+    SpanSpec { name, kind: "INTERNAL", covers, attributes, events: &[] }
+}
+
 const TIMELINE_EVENTS: &[(&str, &[&str])] =
     &[(event::CHUNK, &[key::CHUNK_TOKENS]), (event::PREEMPTED, &[]), (event::RESUMED, &[])];
 
@@ -115,13 +180,14 @@ pub const SPANS: &[SpanSpec] = &[
             (key::HTTP_REQUEST_METHOD, "always; _OTHER for a method HTTP does not define"),
             (key::URL_PATH, "always, cut at 512 bytes"),
             (key::URL_SCHEME, "always"),
+            (key::PROTOCOL_VERSION, "always"),
             (key::HTTP_ROUTE, "a route matched"),
             (key::HTTP_RESPONSE_STATUS_CODE, "a response was sent"),
             (key::SERVER_ADDRESS, "known"),
             (key::SERVER_PORT, "known"),
             (key::CLIENT_ADDRESS, "known"),
             (key::USER_AGENT, "sent, cut at 512 bytes"),
-            (key::ERROR_TYPE, "status 5xx"),
+            (key::ERROR_TYPE, "status 5xx, or the engine failed after the answer had begun"),
         ],
         events: &[],
     },
@@ -167,10 +233,19 @@ pub const SPANS: &[SpanSpec] = &[
             (key::LATENCY_FORWARD, "--collect-detailed-traces model|all, once scheduled, device can measure"),
             (key::LATENCY_EXECUTE, "--collect-detailed-traces worker|all, once scheduled"),
             (key::ERROR_TYPE, "the engine failed"),
-            (key::VLLM_PROMPT_TOKENS, "vLLM-compatible attributes on"),
-            (key::VLLM_COMPLETION_TOKENS, "vLLM-compatible attributes on"),
-            (key::VLLM_SYSTEM, "vLLM-compatible attributes on"),
-            (key::VLLM_REQUEST_N, "vLLM-compatible attributes on"),
+            (
+                key::INPUT_MESSAGES,
+                "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT on and the prompt was text; JSON, cut at 256 KiB \
+                 of text",
+            ),
+            (
+                key::OUTPUT_MESSAGES,
+                "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT on; JSON, cut at 256 KiB of text",
+            ),
+            (key::VLLM_PROMPT_TOKENS, "--vllm-compatible-attributes"),
+            (key::VLLM_COMPLETION_TOKENS, "--vllm-compatible-attributes"),
+            (key::VLLM_SYSTEM, "--vllm-compatible-attributes"),
+            (key::VLLM_REQUEST_N, "--vllm-compatible-attributes"),
         ],
         events: &[],
     },
@@ -202,4 +277,32 @@ pub const SPANS: &[SpanSpec] = &[
         attributes: &[],
         events: &[],
     },
+    part(
+        span::STEP,
+        "one sampled engine step, linked to the model spans of its batch; --collect-detailed-traces all and \
+         --detailed-trace-step-ratio",
+        &[
+            (key::STEP_REQUESTS, "always"),
+            (key::STEP_TOKENS, "always; rows of the forward pass"),
+            (key::STEP_GENERATION_TOKENS, "always"),
+        ],
+    ),
+    part("plan", "the scheduler choosing the batch", &[]),
+    part("upload", "laying the batch out and handing it to the device", &[]),
+    part(
+        "forward",
+        "the forward pass by the device's own clock; on a GPU it is placed so that it ends when the host saw its end",
+        WORK_IF_TIMED,
+    ),
+    part("{op}", "one op of the program, named by its place in it", WORK),
+    part("read_back", "from the forward pass to its logits on the host", &[]),
+    part("sample", "choosing the tokens", &[]),
+    part(span::STARTUP, "the start of the process, from reading the model to an engine that is ready", &[]),
+    part("open_model", "mapping the model file and checking its tensors", &[]),
+    part("load_tokenizer", "building the tokenizer from the file", &[]),
+    part("build_program", "turning the file into the forward pass, and compiling the chat template", &[]),
+    part("find_device", "looking for adapters", &[]),
+    part("upload_weights", "allocating memory and putting the weights into the device's layout", &[]),
+    part("build_pipelines", "compiling shaders; a GPU's only", &[]),
+    part("warm_up", "running everything once; a GPU's only", &[]),
 ];

@@ -1,0 +1,109 @@
+//! A step whose ops are timed: a compute pass for each op with a timestamp at either end, read back in the
+//! same wait as the logits.
+//!
+//! It leaves everything else to the plain step, and runs only for steps that somebody wants to look into.
+
+use std::time::{Duration, Instant};
+
+use wgpu::BufferUsages;
+
+use super::gpu::{Gpu, Options};
+use super::{Batch, DeviceError, ExecuteDetail, ExecuteTimes, WgpuDevice};
+
+/// Timestamps of every op.
+pub(super) struct OpClock {
+    queries: wgpu::QuerySet,
+    resolved: wgpu::Buffer,
+    readback: wgpu::Buffer,
+    /// Nanoseconds a tick.
+    period: f64,
+}
+
+/// Bytes of one timestamp.
+const TICK: u64 = 8;
+
+impl OpClock {
+    /// `None` if the device has no timestamps, or fewer than this many ops need.
+    pub(super) fn new(gpu: &Gpu, ops: usize, options: Options) -> Result<Option<OpClock>, DeviceError> {
+        let count = 2 * ops as u64;
+        if !options.timestamps || count == 0 || count > u64::from(wgpu::QUERY_SET_MAX_QUERIES) {
+            return Ok(None);
+        }
+        let queries = gpu.device.create_query_set(&wgpu::QuerySetDescriptor {
+            label: Some("ops"),
+            ty: wgpu::QueryType::Timestamp,
+            count: count as u32,
+        });
+        let usage = BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC;
+        let resolved = gpu.buffer("timestamps of ops", TICK * count, usage)?;
+        let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+        let readback = gpu.buffer("timestamps of ops on the host", TICK * count, usage)?;
+        let period = f64::from(gpu.queue.get_timestamp_period());
+        Ok(Some(OpClock { queries, resolved, readback, period }))
+    }
+
+    fn writes(&self, op: u32) -> wgpu::ComputePassTimestampWrites<'_> {
+        wgpu::ComputePassTimestampWrites {
+            query_set: &self.queries,
+            beginning_of_pass_write_index: Some(2 * op),
+            end_of_pass_write_index: Some(2 * op + 1),
+        }
+    }
+
+    fn between(&self, from: u64, to: u64) -> Duration {
+        Duration::from_nanos((to.saturating_sub(from) as f64 * self.period) as u64)
+    }
+}
+
+impl WgpuDevice {
+    /// [`super::Device::execute`] with an eye on every op.
+    pub(super) fn execute_timed(
+        &mut self,
+        clock: &OpClock,
+        batch: &Batch,
+        logits: &mut Vec<f32>,
+        detail: &mut ExecuteDetail,
+    ) -> Result<ExecuteTimes, DeviceError> {
+        if !self.lay_out(batch, logits)? {
+            return Ok(ExecuteTimes::default());
+        }
+        let (tokens, logits_rows) = (batch.tokens.len(), batch.logits_rows.len());
+        let mut encoder = self.begin()?;
+        let mut ops = Vec::with_capacity(self.program.ops.len());
+        for (op, dispatches) in self.plan.ops(logits_rows) {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
+                label: Some(&self.program.ops[op].name),
+                timestamp_writes: Some(clock.writes(ops.len() as u32)),
+            });
+            self.plan.record(dispatches, &mut pass, tokens, logits_rows)?;
+            ops.push(op);
+        }
+        let (queries, bytes) = (2 * ops.len() as u32, 2 * TICK * ops.len() as u64);
+        encoder.resolve_query_set(&clock.queries, 0..queries, &clock.resolved, 0);
+        encoder.copy_buffer_to_buffer(&clock.resolved, 0, &clock.readback, 0, bytes);
+        self.submit(encoder, logits_rows);
+        let submitted = Instant::now();
+        clock.readback.map_async(wgpu::MapMode::Read, ..bytes, |_| ());
+        self.gpu.wait()?;
+        let completed = Instant::now();
+        self.read(logits_rows, logits)?;
+
+        let view = clock
+            .readback
+            .get_mapped_range(..bytes)
+            .map_err(|error| DeviceError::Failed(error.to_string()))?;
+        let ticks: &[u64] = bytemuck::cast_slice(&view);
+        let first = ticks.iter().copied().min().unwrap_or(0);
+        let forward = clock.between(first, ticks.iter().copied().max().unwrap_or(0));
+        // The two clocks have no common zero: the pass ended at the latest when the host saw it end.
+        let started = completed.checked_sub(forward).map_or(submitted, |started| started.max(submitted));
+        detail.forward = Some((started, (started + forward).min(completed)));
+        for (op, ends) in ops.into_iter().zip(ticks.chunks_exact(2)) {
+            let at = started + clock.between(first, ends[0]);
+            detail.push(&self.program, op, batch.shape(), at, clock.between(ends[0], ends[1]));
+        }
+        drop(view);
+        clock.readback.unmap();
+        Ok(ExecuteTimes { forward: Some(forward) })
+    }
+}
