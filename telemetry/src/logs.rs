@@ -91,6 +91,10 @@ impl<S: Subscriber> Layer<S> for OtlpLogLayer {
             return;
         }
         let record = record(event);
+        // Events that came from the `log` crate say only now where from.
+        if is_transport(&record.target) {
+            return;
+        }
         if let Sink::On(queue) = &*SINK.read().unwrap_or_else(PoisonError::into_inner) {
             queue.push(record);
             return;
@@ -131,7 +135,7 @@ fn record(event: &Event<'_>) -> Record {
         span_id: fields.span_id.unwrap_or_default(),
         ..LogRecord::default()
     };
-    Record { target: metadata.target().to_owned(), log }
+    Record { target: fields.log_target.unwrap_or_else(|| metadata.target().to_owned()), log }
 }
 
 fn severity(level: Level) -> SeverityNumber {
@@ -150,6 +154,8 @@ struct Fields {
     trace_id: Option<Vec<u8>>,
     span_id: Option<Vec<u8>>,
     attributes: Vec<KeyValue>,
+    /// Of an event that came from the `log` crate.
+    log_target: Option<String>,
 }
 
 impl Fields {
@@ -164,11 +170,16 @@ impl Fields {
                 let id = SpanId::from_hex(&text).ok().filter(|id| *id != SpanId::INVALID);
                 self.span_id = id.map(|id| id.to_bytes().to_vec());
             }
+            "log.target" => self.log_target = Some(text),
             _ => self.attribute(field, Value::StringValue(text)),
         }
     }
 
     fn attribute(&mut self, field: &Field, value: Value) {
+        // Where in the source an event of the `log` crate was made; ours have no such fields.
+        if field.name().starts_with("log.") {
+            return;
+        }
         self.attributes.push(KeyValue {
             key: field.name().to_owned(),
             value: Some(AnyValue { value: Some(value) }),

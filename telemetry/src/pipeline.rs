@@ -41,6 +41,9 @@ const MAX_STEP_LINKS: u32 = 4096;
 /// More than a request's timeline ever keeps.
 const MAX_EVENTS_PER_SPAN: u32 = 1024;
 
+/// Sends what a signal's provider holds, and ends it.
+type Flush = fn(&Inner, Duration);
+
 /// A scrape's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricsText {
@@ -227,7 +230,6 @@ impl Telemetry {
         // hangs must not hold up anything. Both signals at once, so that one cannot use up the other's time.
         let (done, ended) = tokio::sync::mpsc::unbounded_channel();
         let started = Instant::now();
-        type Flush = fn(&Inner, Duration);
         let flushes: [(Signal, Flush); 2] = [
             (Signal::Traces, |inner, timeout| {
                 if let Some(provider) = &inner.tracer_provider {

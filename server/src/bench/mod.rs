@@ -110,8 +110,8 @@ struct TelemetryArgs {
     /// Clients, each with one request in flight
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     concurrency: u32,
-    /// Requests of all clients together, in each run
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Requests of all clients together, in each run; runs should take several seconds
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests: u32,
     /// Prompt lengths in tokens: N or LEAST-MOST
     #[arg(long, value_name = "RANGE", default_value = "16-64")]

@@ -187,7 +187,9 @@ impl ServerProcess {
                 .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{collector}"))
                 .env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
                 .env("OTEL_LOGS_EXPORTER", "otlp")
-                .env("OTEL_METRIC_EXPORT_INTERVAL", "1000");
+                .env("OTEL_METRIC_EXPORT_INTERVAL", "1000")
+                // Runs are short, and what is exported after one costs it nothing.
+                .env("OTEL_BSP_SCHEDULE_DELAY", "1000");
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().context("a server cannot be started")?;

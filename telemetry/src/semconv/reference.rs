@@ -8,7 +8,7 @@ const INTRODUCTION: &str = "\
 # Spans
 
 Every span that limpid writes, with its attributes and events. This page is generated from the declarations in
-`telemetry/src/semconv`; `cargo xtask docs` writes it and a test compares it.
+`telemetry/src/semconv`; `cargo xtask docs-spans` writes it and a test compares it.
 
 Names follow the OpenTelemetry semantic conventions (HTTP, and GenAI v0.1.0) where they have one, then vLLM
 (`gen_ai.latency.*`, seconds as doubles), then `limpid.*`. An attribute whose condition does not hold is

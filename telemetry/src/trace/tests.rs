@@ -406,3 +406,36 @@ fn without_an_http_request_the_model_span_is_a_root() {
     assert_eq!(spans.len(), 1);
     assert_eq!(spans[0].parent_span_id, SpanId::INVALID);
 }
+
+#[test]
+fn every_sampler_decides_as_the_standard_says_and_for_the_whole_request() {
+    let parents = [None, Some(TRACEPARENT.to_owned()), Some(TRACEPARENT.replace("-01", "-00"))];
+    for (sampler, argument, recorded) in [
+        ("always_on", "0", [true, true, true]),
+        ("always_off", "1", [false, false, false]),
+        ("traceidratio", "0", [false, false, false]),
+        ("traceidratio", "1", [true, true, true]),
+        ("parentbased_always_on", "0", [true, true, false]),
+        ("parentbased_always_off", "1", [false, true, false]),
+        ("parentbased_traceidratio", "0", [false, true, false]),
+        ("parentbased_traceidratio", "1", [true, true, false]),
+    ] {
+        let variables = [("OTEL_TRACES_SAMPLER", sampler), ("OTEL_TRACES_SAMPLER_ARG", argument)];
+        for (parent, recorded) in parents.iter().zip(recorded) {
+            let (telemetry, exporter) = in_memory(TelemetrySettings::default(), &variables);
+            let mut headers = http::HeaderMap::new();
+            headers.extend(parent.iter().map(|parent| (TRACEPARENT_NAME, parent.parse().unwrap())));
+            let base = Instant::now() - Duration::from_secs(1);
+            let span = http(&telemetry, base, &headers);
+            assert_eq!(span.sampled_ids().is_some(), recorded, "{sampler} {argument}, {parent:?}");
+            let mut script = Script::new(&telemetry.model(identity()), Some(span), base);
+            script.three_tokens();
+            script.finish(51, FinishReason::Stop, None);
+            let spans = exporter.get_finished_spans().unwrap();
+            check(&spans);
+            assert_eq!(spans.len(), if recorded { 5 } else { 0 }, "{sampler} {argument}, {parent:?}");
+        }
+    }
+}
+
+const TRACEPARENT_NAME: http::HeaderName = http::HeaderName::from_static("traceparent");

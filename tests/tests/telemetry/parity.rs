@@ -153,7 +153,7 @@ async fn custom_buckets_are_the_same_on_both_ways_out_and_wrong_ones_end_the_sta
     assert_eq!(found, ["0.01", "0.05", "0.1", "+Inf"]);
     let pushed = receiver
         .wait_for("an export", SOON, |received| {
-            received.metrics.last().map(|export| streams(&export.message).remove(NAME)).flatten()
+            received.metrics.last().and_then(|export| streams(&export.message).remove(NAME))
         })
         .await;
     for point in pushed.points.values() {

@@ -287,9 +287,11 @@ impl Device for CpuDevice {
         detail.forward = Some((started, ended));
         let (program, shape) = (&self.memory.program, batch.shape());
         let mut from = started;
-        for (op, to) in self.scratch[0].ticks.iter().enumerate() {
-            detail.push(program, op, shape, from, *to - from);
-            from = *to;
+        for op in 0..program.ops.len() {
+            // A thread that was put aside saw the op's end late; the first to see it is right.
+            let to = self.scratch.iter().map(|scratch| scratch.ticks[op]).min().unwrap_or(from);
+            detail.push(program, op, shape, from, to - from);
+            from = to;
         }
         Ok(ExecuteTimes { forward: Some(ended - started) })
     }
