@@ -28,6 +28,18 @@ pub fn test_model() -> Option<PathBuf> {
     Some(path)
 }
 
+/// Folder of the vocabularies in llama.cpp's source, `models/ggml-vocab-*.gguf`.
+pub const TEST_VOCABULARIES: &str = "LIMPID_TEST_VOCABULARIES";
+
+/// The folder of vocabularies. `None` means that the calling test should return; the reason has been printed.
+pub fn test_vocabularies() -> Option<PathBuf> {
+    let folder = std::env::var_os(TEST_VOCABULARIES).map(PathBuf::from);
+    if folder.is_none() {
+        say_skipped(&format!("{TEST_VOCABULARIES} names no folder"));
+    }
+    folder
+}
+
 /// Says that a test found no wgpu adapter, so that it can return.
 ///
 /// # Panics
@@ -36,9 +48,13 @@ pub fn skip_without_adapter(reason: &str) {
     skip(reason, REQUIRE_GPU);
 }
 
-#[allow(clippy::print_stderr, reason = "the test harness shows it; there is no subscriber in a unit test")]
 fn skip(reason: &str, requirement: &str) {
     let required = std::env::var_os(requirement).is_some_and(|value| value == "1");
     assert!(!required, "{requirement} is 1, but {reason}");
+    say_skipped(reason);
+}
+
+#[allow(clippy::print_stderr, reason = "the test harness shows it; there is no subscriber in a unit test")]
+fn say_skipped(reason: &str) {
     eprintln!("skipped: {reason}");
 }

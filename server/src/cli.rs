@@ -12,7 +12,7 @@ use limpid_telemetry::{DetailedTraces, MetricsDialect, MetricsSettings, Telemetr
 use crate::frontend::AdmissionLimits;
 use crate::logging::{self, LogFormat};
 use crate::serve::{self, ServeOptions};
-use crate::{bench, demo, store};
+use crate::{bench, demo, inspect, store};
 
 /// An LLM inference server whose inside can be seen: OpenAI API, wgpu compute, OpenTelemetry
 #[derive(Debug, Parser)]
@@ -36,6 +36,8 @@ pub enum Command {
     Pull(store::PullArgs),
     /// List the local store
     Models(store::ModelsArgs),
+    /// Show what a model file is and what serving it takes
+    Inspect(inspect::InspectArgs),
 }
 
 impl Cli {
@@ -53,6 +55,7 @@ impl Cli {
             Command::Bench(args) => bench::run(*args),
             Command::Pull(args) => store::pull(args),
             Command::Models(args) => store::models(args),
+            Command::Inspect(args) => inspect::run(&args),
         }
     }
 }

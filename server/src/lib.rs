@@ -9,6 +9,7 @@ pub mod cli;
 pub mod client;
 pub mod demo;
 pub mod frontend;
+pub mod inspect;
 mod local;
 pub mod logging;
 pub mod serve;

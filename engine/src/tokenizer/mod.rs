@@ -1,27 +1,26 @@
 //! Text to token ids and back, built from a GGUF file's metadata.
 //!
-//! Byte-level BPE only (`tokenizer.ggml.model` = `gpt2`). A text is first searched for special tokens, the
-//! rest is cut by the [pre-tokeniser](pre_tokenizer) and every piece is merged by the `tokenizers` crate.
+//! A text is first searched for special tokens; what lies between them is merged, by [byte-level BPE](bpe)
+//! (`tokenizer.ggml.model` = `gpt2`) or as [SentencePiece](sentence_piece) does it (`llama`).
 //!
 //! Invariants: without `parse_special` no text produces a control token, however it is spelled; a token id
 //! below [`Tokenizer::vocabulary_size`] is known to the model, any other has no bytes.
 
-use std::collections::HashMap;
-
 use aho_corasick::{AhoCorasick, MatchKind};
-use tokenizers::Model as _;
-use tokenizers::models::bpe::{BPE, Vocab};
 
 use crate::gguf::{GgufError, Metadata};
 
+mod bpe;
 pub(crate) mod byte_level;
 mod pre_tokenizer;
+mod sentence_piece;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
 
-use pre_tokenizer::{PreTokenizer, PreTokenizerKind};
-use vocabulary::{Kind, Spellings, Vocabulary};
+use bpe::ByteLevelBpe;
+use sentence_piece::SentencePiece;
+use vocabulary::{Alphabet, Kind, Spellings, Vocabulary};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -31,6 +30,9 @@ const EOS: &str = "tokenizer.ggml.eos_token_id";
 const END_OF_TURN: &str = "tokenizer.ggml.eot_token_id";
 const END_OF_MESSAGE: &str = "tokenizer.ggml.eom_token_id";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
+const SCORES: &str = "tokenizer.ggml.scores";
+const NAME: &str = "general.name";
 
 /// Why a tokenizer could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -38,8 +40,10 @@ pub enum TokenizerError {
     /// A key is missing or of the wrong type.
     #[error(transparent)]
     Metadata(#[from] GgufError),
-    /// Another algorithm than byte-level BPE.
-    #[error("`tokenizer.ggml.model` is `{found}`; supported is `gpt2` (byte-level BPE)")]
+    /// An algorithm we do not have.
+    #[error(
+        "`tokenizer.ggml.model` is `{found}`; supported are `gpt2` (byte-level BPE) and `llama` (SentencePiece)"
+    )]
     Model {
         /// The model found.
         found: String,
@@ -65,6 +69,14 @@ pub enum TokenizerError {
         tokens: usize,
         /// Types in the file.
         types: usize,
+    },
+    /// One score per token, but the arrays differ in length.
+    #[error("there are {tokens} tokens but {scores} scores")]
+    Scores {
+        /// Tokens in the file.
+        tokens: usize,
+        /// Scores in the file.
+        scores: usize,
     },
     /// A token type that does not exist.
     #[error("token {id} has type {number}; types are 1 to 6")]
@@ -117,13 +129,16 @@ pub enum TokenizerError {
     Build(String),
 }
 
+/// What makes tokens of the text between special tokens.
+enum Merger {
+    ByteLevel(Box<ByteLevelBpe>),
+    SentencePiece(Box<SentencePiece>),
+}
+
 /// A model's tokenizer.
 pub struct Tokenizer {
     vocabulary: Vocabulary,
-    pre_tokenizer: PreTokenizer,
-    bpe: BPE,
-    /// Bytes that have a token of their own. Others cannot be encoded.
-    known_bytes: [bool; 256],
+    merger: Merger,
     /// Tokens that are found in any text.
     user_defined: SpecialTokens,
     /// Those, and the control tokens.
@@ -131,6 +146,8 @@ pub struct Tokenizer {
     bos: Option<u32>,
     eos: Option<u32>,
     add_bos: bool,
+    /// Special tokens, but for a few, take the white space behind them.
+    strips: bool,
     ends: Vec<u32>,
 }
 
@@ -141,16 +158,12 @@ impl Tokenizer {
     /// A key is missing, has the wrong type, contradicts another, or asks for something unsupported.
     pub fn from_metadata(metadata: Metadata<'_>) -> Result<Tokenizer, TokenizerError> {
         let model: &str = metadata.require(MODEL)?;
-        if model != "gpt2" {
-            return Err(TokenizerError::Model { found: model.to_owned() });
-        }
-        let pre: &str = metadata.require(PRE)?;
-        let kind = PreTokenizerKind::from_name(pre).ok_or_else(|| TokenizerError::PreTokenizer {
-            found: pre.to_owned(),
-            supported: PreTokenizerKind::names(),
-        })?;
-
-        let (vocabulary, Spellings { tokens, ids }) = Vocabulary::read(metadata)?;
+        let alphabet = match model {
+            "gpt2" => Alphabet::Bytes,
+            "llama" => Alphabet::Text,
+            found => return Err(TokenizerError::Model { found: found.to_owned() }),
+        };
+        let (vocabulary, Spellings { tokens, ids }) = Vocabulary::read(metadata, alphabet)?;
         let special_id = |key: &'static str| match metadata.get::<u32>(key)? {
             Some(id) if id as usize >= vocabulary.len() => {
                 Err(TokenizerError::SpecialToken { key, id, vocabulary: vocabulary.len() })
@@ -172,17 +185,24 @@ impl Tokenizer {
         };
         let user_defined = of_kind(&[Kind::UserDefined])?;
         let special = of_kind(&[Kind::UserDefined, Kind::Control, Kind::Unknown])?;
-        let bpe = build_bpe(metadata, &vocabulary, &ids, kind.ignore_merges)?;
-        let known_bytes = std::array::from_fn(|byte| {
-            let character = byte_level::byte_to_char(byte as u8);
-            bpe.token_to_id(character.encode_utf8(&mut [0; 4])).is_some()
-        });
+        let (merger, adds_bos) = match alphabet {
+            Alphabet::Bytes => {
+                let bpe = ByteLevelBpe::new(metadata, &vocabulary, &ids)?;
+                let adds_bos = bpe.adds_bos();
+                (Merger::ByteLevel(Box::new(bpe)), adds_bos)
+            }
+            Alphabet::Text => {
+                (Merger::SentencePiece(Box::new(sentence_piece(metadata, &vocabulary, &tokens)?)), true)
+            }
+        };
+        // Phi 3's special tokens take the white space behind them; llama.cpp, too, knows by the name.
+        let name = metadata.get::<&str>(NAME)?.unwrap_or_default().to_lowercase();
+        let strips = alphabet == Alphabet::Text && (name.contains("phi-3") || name.contains("phi3"));
         Ok(Tokenizer {
-            add_bos: metadata.get(ADD_BOS)?.unwrap_or(kind.add_bos),
-            pre_tokenizer: PreTokenizer::new(kind),
+            add_bos: metadata.get(ADD_BOS)?.unwrap_or(adds_bos),
+            strips,
             vocabulary,
-            bpe,
-            known_bytes,
+            merger,
             user_defined,
             special,
             bos,
@@ -196,38 +216,43 @@ impl Tokenizer {
     /// model wants one; leave it off for a rendered chat template, which writes its own.
     ///
     /// Bytes that the vocabulary has no token for are left out; every byte-level vocabulary has the common
-    /// ones, some lack control characters.
+    /// ones, some lack control characters. Most SentencePiece vocabularies ask for a space before a text
+    /// that begins or follows a special token, which is then part of what its ids stand for.
     pub fn encode(&self, text: &str, add_bos: bool, parse_special: bool) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         if add_bos && self.add_bos {
             ids.extend(self.bos);
         }
         let special = if parse_special { &self.special } else { &self.user_defined };
-        let mut piece_text = String::new();
-        let mut encode_text = |text, ids: &mut Vec<u32>| {
-            self.pre_tokenizer.split(text, |piece| self.encode_piece(piece, &mut piece_text, ids));
+        let mut buffer = String::new();
+        let mut encode_text = |text, after_special, ids: &mut Vec<u32>| match &self.merger {
+            Merger::ByteLevel(bpe) => bpe.encode(text, &mut buffer, ids),
+            Merger::SentencePiece(merger) => merger.encode(text, after_special, &mut buffer, ids),
         };
-        let mut done = 0;
+        // The start of a text counts as the end of a special token.
+        let (mut done, mut after_special) = (0, true);
         for found in special.search.find_iter(text) {
-            encode_text(&text[done..found.start()], &mut ids);
-            ids.push(special.ids[found.pattern().as_usize()]);
-            done = found.end();
+            if done > found.start() {
+                // Found in the white space that a token before it took.
+                continue;
+            }
+            encode_text(&text[done..found.start()], after_special, &mut ids);
+            let id = special.ids[found.pattern().as_usize()];
+            ids.push(id);
+            (done, after_special) = (found.end(), true);
+            if self.strips && self.takes_white_space(id) {
+                let rest = &text[done..];
+                done = text.len() - rest.trim_start_matches(|c: char| c.is_ascii_whitespace()).len();
+            }
         }
-        encode_text(&text[done..], &mut ids);
+        encode_text(&text[done..], after_special, &mut ids);
         ids
     }
 
-    /// Merges one piece. `buffer` is memory to reuse.
-    fn encode_piece(&self, piece: &str, buffer: &mut String, ids: &mut Vec<u32>) {
-        // What lies on both sides of a byte without a token must not be merged, as if it were not there.
-        for run in piece.as_bytes().split(|byte| !self.known_bytes[usize::from(*byte)]) {
-            buffer.clear();
-            buffer.extend(run.iter().map(|byte| byte_level::byte_to_char(*byte)));
-            // Without an unknown token the crate has no reason to fail.
-            if let Ok(tokens) = self.bpe.tokenize(buffer) {
-                ids.extend(tokens.iter().map(|token| token.id));
-            }
-        }
+    /// Whether a special token takes the white space behind it, in a vocabulary where some do.
+    fn takes_white_space(&self, id: u32) -> bool {
+        let spelling = self.vocabulary.bytes(id).unwrap_or_default();
+        ![&b"<unk>"[..], b"<s>", b"<|endoftext|>"].contains(&spelling)
     }
 
     /// Bytes a token stands for; control, unknown and unused tokens have none unless `special`, which gives
@@ -282,41 +307,29 @@ impl SpecialTokens {
     }
 }
 
-/// Builds the merger from the tokens of text. Control tokens stay out of it, so that no text can become one.
-fn build_bpe(
+/// Builds SentencePiece's merger from the tokens of text. Control tokens stay out of it, so that no text can
+/// become one.
+fn sentence_piece(
     metadata: Metadata<'_>,
     vocabulary: &Vocabulary,
-    ids: &HashMap<&str, u32>,
-    ignore_merges: bool,
-) -> Result<BPE, TokenizerError> {
-    let mut text_tokens = Vocab::default();
-    text_tokens.reserve(ids.len());
-    for (token, id) in ids {
-        if !matches!(vocabulary.kind(*id), Some(Kind::Control | Kind::Unknown)) {
-            text_tokens.insert((*token).to_owned(), *id);
+    tokens: &[&str],
+) -> Result<SentencePiece, TokenizerError> {
+    let scores: Vec<f32> = metadata.require(SCORES)?;
+    if scores.len() != tokens.len() {
+        return Err(TokenizerError::Scores { tokens: tokens.len(), scores: scores.len() });
+    }
+    let mut bytes = [None; 256];
+    for id in 0..vocabulary.len() as u32 {
+        if vocabulary.kind(id) == Some(Kind::Byte)
+            && let Some([byte]) = vocabulary.bytes(id)
+        {
+            bytes[usize::from(*byte)] = Some(id);
         }
     }
-    let lines: Vec<&str> = metadata.require(MERGES)?;
-    let mut merges = Vec::with_capacity(lines.len());
-    let mut merged = String::new();
-    for (number, line) in lines.into_iter().enumerate() {
-        let Some((left, right)) = line.split_once(' ') else {
-            return Err(TokenizerError::MergeSyntax { number, merge: line.to_owned() });
-        };
-        merged.clear();
-        merged.extend([left, right]);
-        // The crate would read past its buffer's end, and panic, on a merge into an unknown long token.
-        for token in [left, right, &merged] {
-            if !text_tokens.contains_key(token) {
-                let (merge, missing) = (line.to_owned(), token.to_owned());
-                return Err(TokenizerError::MergeToken { number, merge, missing });
-            }
-        }
-        merges.push((left.to_owned(), right.to_owned()));
-    }
-    BPE::builder()
-        .vocab_and_merges(text_tokens, merges)
-        .ignore_merges(ignore_merges)
-        .build()
-        .map_err(|error| TokenizerError::Build(error.to_string()))
+    let text = (0u32..).zip(tokens).zip(scores).filter_map(|((id, token), score)| {
+        let is_text = matches!(vocabulary.kind(id), Some(Kind::Normal | Kind::UserDefined | Kind::Unused));
+        (is_text && !token.is_empty()).then_some((*token, id, score))
+    });
+    let add_space_prefix = metadata.get(ADD_SPACE_PREFIX)?.unwrap_or(true);
+    Ok(SentencePiece::new(text, bytes, add_space_prefix))
 }

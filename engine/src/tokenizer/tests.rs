@@ -167,8 +167,8 @@ fn bytes_without_a_token_are_left_out_and_keep_their_neighbours_apart() {
 
 #[test]
 fn what_is_not_supported_is_named_with_what_is() {
-    let error = refusal(build(|writer| writer.set("tokenizer.ggml.model", "llama")));
-    assert!(error.contains("`llama`") && error.contains("`gpt2`"), "{error}");
+    let error = refusal(build(|writer| writer.set("tokenizer.ggml.model", "bert")));
+    assert!(error.contains("`bert`") && error.contains("`gpt2`") && error.contains("`llama`"), "{error}");
     let error = refusal(build(|writer| writer.set("tokenizer.ggml.pre", "tekken")));
     assert!(error.contains("`tekken`") && error.contains("gpt-2, llama-bpe"), "{error}");
     assert!(error.contains("qwen2") && error.contains("smollm"), "{error}");
@@ -241,4 +241,80 @@ fn the_default_model_gives_the_known_ids() {
     assert_eq!(tokenizer.end_token_ids(), [0, 2]);
     assert_eq!((tokenizer.bos_token_id(), tokenizer.eos_token_id()), (Some(1), Some(2)));
     assert_eq!(tokenizer.vocabulary_size(), 49_152);
+}
+
+/// Vocabularies of every kind, and the ids that llama.cpp gives for a corpus of scripts, emoji, code, control
+/// characters and special tokens (`scripts/tokenizer-golden.py`).
+#[test]
+fn every_kind_of_tokenizer_gives_the_ids_of_llama_cpp() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tokenizers");
+    let kinds = [
+        "gpt-2",
+        "smollm",
+        "llama-bpe",
+        "qwen2",
+        "sentence-piece",
+        "sentence-piece-no-prefix",
+        "sentence-piece-phi3",
+    ];
+    for kind in kinds {
+        let file = GgufFile::open(&folder.join(format!("{kind}.gguf"))).unwrap();
+        let tokenizer = Tokenizer::from_metadata(file.metadata()).unwrap();
+        let json = std::fs::read_to_string(folder.join(format!("{kind}.json"))).unwrap();
+        let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+        assert!(rows.len() > 20);
+        for row in &rows {
+            let text = row["text"].as_str().unwrap();
+            for (asked, both) in [("prompt", true), ("plain", false)] {
+                let ids = tokenizer.encode(text, both, both);
+                match serde_json::from_value::<Option<Vec<u32>>>(row[asked].clone()).unwrap() {
+                    Some(expected) => assert_eq!(ids, expected, "{kind} {asked} {text:?}"),
+                    // Llama.cpp made control tokens of a text that is spelled like them.
+                    None => assert!(ids.iter().all(|id| tokenizer.token_bytes(*id, false).is_some())),
+                }
+            }
+            // Without special tokens nothing is lost, and nothing is added but the space a text may be given.
+            let back = decode(&tokenizer, &tokenizer.encode(text, false, false));
+            let spaced = text.replace('\u{2581}', " ");
+            let given = back.strip_prefix(b" ") == Some(spaced.as_bytes());
+            assert!(back == text.as_bytes() || back == spaced.as_bytes() || given, "{kind} {text:?}");
+        }
+    }
+}
+
+#[test]
+fn scores_that_are_missing_or_too_few_are_named() {
+    let error = refusal(build(|writer| writer.set("tokenizer.ggml.model", "llama")));
+    assert!(error.contains("tokenizer.ggml.scores"), "{error}");
+}
+
+#[test]
+fn long_texts_without_a_merge_and_with_many_end_in_time() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tokenizers");
+    let file = GgufFile::open(&folder.join("sentence-piece.gguf")).unwrap();
+    let tokenizer = Tokenizer::from_metadata(file.metadata()).unwrap();
+    let started = std::time::Instant::now();
+    for run in ["a", " ", "the cat ", "\u{10fffd}", "\n"] {
+        let text = run.repeat(400_000 / run.len());
+        let ids = tokenizer.encode(&text, false, true);
+        assert_eq!(decode(&tokenizer, &ids).len(), text.len() + 1, "{run:?}");
+    }
+    assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
+}
+
+/// The vocabularies of real models in llama.cpp's source, each with texts and the ids they have.
+#[test]
+fn vocabularies_of_real_models_give_the_ids_beside_them() {
+    let Some(folder) = test_support::test_vocabularies() else { return };
+    for name in ["gpt-2", "llama-bpe", "qwen2", "llama-spm", "phi-3"] {
+        let path = |extension: &str| folder.join(format!("ggml-vocab-{name}.gguf{extension}"));
+        let file = GgufFile::open(&path("")).unwrap();
+        let tokenizer = Tokenizer::from_metadata(file.metadata()).unwrap();
+        let texts = std::fs::read_to_string(path(".inp")).unwrap();
+        let lines = std::fs::read_to_string(path(".out")).unwrap();
+        for (text, line) in texts.split("\n__ggml_vocab_test__\n").zip(lines.lines()) {
+            let expected: Vec<u32> = line.split_whitespace().map(|id| id.parse().unwrap()).collect();
+            assert_eq!(tokenizer.encode(text, false, false), expected, "{name} {text:?}");
+        }
+    }
 }

@@ -30,7 +30,7 @@ const END_SPELLINGS: [&str; 12] = [
 /// What a token is for, in the numbering of `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Text in the byte-level alphabet.
+    /// Text in the vocabulary's alphabet.
     Normal,
     /// Stands for what cannot be encoded; treated as control.
     Unknown,
@@ -58,6 +58,15 @@ impl Kind {
     }
 }
 
+/// How tokens of text are spelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Alphabet {
+    /// In the byte-level alphabet.
+    Bytes,
+    /// As text with `▁` for a space.
+    Text,
+}
+
 /// The tokens by id.
 pub(super) struct Vocabulary {
     kinds: Vec<Kind>,
@@ -76,7 +85,10 @@ pub(super) struct Spellings<'a> {
 
 impl Vocabulary {
     /// Reads the tokens and their types.
-    pub(super) fn read<'a>(metadata: Metadata<'a>) -> Result<(Vocabulary, Spellings<'a>), TokenizerError> {
+    pub(super) fn read<'a>(
+        metadata: Metadata<'a>,
+        alphabet: Alphabet,
+    ) -> Result<(Vocabulary, Spellings<'a>), TokenizerError> {
         let tokens: Vec<&str> = metadata.require(TOKENS)?;
         let types: Option<Vec<i32>> = metadata.get(TOKEN_TYPES)?;
         if tokens.is_empty() || u32::try_from(tokens.len()).is_err() {
@@ -107,7 +119,7 @@ impl Vocabulary {
             {
                 return Err(TokenizerError::DuplicateToken { token: (*token).to_owned(), first, second: id });
             }
-            push_bytes(token, kind, &mut vocabulary.bytes);
+            push_bytes(token, kind, alphabet, &mut vocabulary.bytes);
             vocabulary.kinds.push(kind);
             vocabulary.ends.push(vocabulary.bytes.len());
         }
@@ -137,10 +149,13 @@ impl Vocabulary {
 }
 
 /// Appends what a token stands for.
-fn push_bytes(token: &str, kind: Kind, out: &mut Vec<u8>) {
+fn push_bytes(token: &str, kind: Kind, alphabet: Alphabet, out: &mut Vec<u8>) {
     match kind {
         Kind::Unknown | Kind::Control | Kind::UserDefined | Kind::Unused => out.extend(token.as_bytes()),
         Kind::Byte if let Some(byte) = hexadecimal_byte(token) => out.push(byte),
+        Kind::Normal | Kind::Byte if alphabet == Alphabet::Text => {
+            out.extend(token.replace(super::sentence_piece::SPACE, " ").as_bytes());
+        }
         Kind::Normal | Kind::Byte => {
             for character in token.chars() {
                 match byte_level::char_to_byte(character) {

@@ -345,7 +345,8 @@ fn mark_default(name: &str) -> String {
     }
 }
 
-fn human_bytes(bytes: u64) -> String {
+/// Bytes for people to read.
+pub(crate) fn human_bytes(bytes: u64) -> String {
     match bytes {
         0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
         1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
