@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use crate::config::ResolvedConfig;
 use crate::device::{Device, DeviceSource};
@@ -37,8 +38,8 @@ pub type Reply = Box<dyn FnOnce(bool) + Send>;
 
 /// A message to the engine thread.
 enum Command {
-    /// Take a request in.
-    Submit(EngineRequest),
+    /// Take in a request that was handed over at that moment.
+    Submit(EngineRequest, Instant),
     /// End a request.
     Abort(RequestId),
     /// Forget every cached prefix.
@@ -110,7 +111,7 @@ impl EngineHandle {
 
     /// Hands a request over. `false` if the engine has ended.
     pub fn submit(&self, request: EngineRequest) -> bool {
-        self.commands.send(Command::Submit(request)).is_ok()
+        self.commands.send(Command::Submit(request, Instant::now())).is_ok()
     }
 
     /// Asks for a request's end; its last output has

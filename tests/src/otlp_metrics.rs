@@ -23,6 +23,8 @@ pub enum StreamKind {
     UpDownCounter,
     /// Histogram with explicit bounds.
     Histogram,
+    /// Sum and count alone.
+    Summary,
 }
 
 /// One point of a stream.
@@ -30,7 +32,7 @@ pub enum StreamKind {
 pub enum Point {
     /// Of a gauge or sum.
     Number(f64),
-    /// Of a histogram.
+    /// Of a histogram, or of a summary, which has no buckets.
     Histogram {
         /// Upper bounds, `+Inf` left out.
         bounds: Vec<f64>,
@@ -88,6 +90,18 @@ pub fn streams(request: &ExportMetricsServiceRequest) -> BTreeMap<String, Stream
                     (labels(&point.attributes), value, (point.start_time_unix_nano, point.time_unix_nano))
                 });
                 (StreamKind::Histogram, Some(histogram.aggregation_temporality()), points.collect())
+            }
+            Data::Summary(summary) => {
+                let points = summary.data_points.iter().map(|point| {
+                    let value = Point::Histogram {
+                        bounds: Vec::new(),
+                        counts: Vec::new(),
+                        sum: point.sum,
+                        count: point.count,
+                    };
+                    (labels(&point.attributes), value, (point.start_time_unix_nano, point.time_unix_nano))
+                });
+                (StreamKind::Summary, None, points.collect())
             }
             other => panic!("{} is {other:?}", metric.name),
         };

@@ -81,8 +81,8 @@ impl Engine {
         }
         // Whoever asked for the end may have overtaken others; they get an answer too.
         while let Ok(command) = self.commands.try_recv() {
-            if let Command::Submit(request) = command {
-                self.submit(request);
+            if let Command::Submit(request, handed_over) = command {
+                self.submit(request, handed_over);
             }
         }
         self.scheduler.end_all(FinishReason::Abort, None);
@@ -109,7 +109,7 @@ impl Engine {
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Submit(request) => self.submit(request),
+            Command::Submit(request, handed_over) => self.submit(request, handed_over),
             Command::Abort(id) => {
                 if self.scheduler.abort(id) {
                     self.samplers.remove(&id);
@@ -127,14 +127,16 @@ impl Engine {
         }
     }
 
-    fn submit(&mut self, request: EngineRequest) {
+    /// Waiting for the step that runs meanwhile is waiting in the queue, so the request is QUEUED from the moment
+    /// it was handed over.
+    fn submit(&mut self, request: EngineRequest, handed_over: Instant) {
         let id = request.id;
         if let Some(error) = &self.lost {
             self.scheduler.refuse(id, error.clone());
             return;
         }
         let sampler = Sampler::new(request.params.clone(), &request.prompt, rand::random());
-        if self.scheduler.submit(request, Instant::now()) {
+        if self.scheduler.submit(request, handed_over) {
             self.samplers.insert(id, Box::new(sampler));
         }
     }

@@ -109,6 +109,28 @@ fn finishes(steps: &[StepOutput]) -> Vec<(u64, FinishReason)> {
 }
 
 #[test]
+fn a_request_is_queued_from_its_handing_over_though_a_step_runs() {
+    let (entered, has_entered) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    let (engine, steps) = start(move |batch, logits| {
+        entered.send(()).unwrap();
+        let _ = may_go_on.recv_timeout(Duration::from_secs(20));
+        count_up(batch, logits)
+    });
+    assert!(engine.submit(request(1, &[1], 1)));
+    has_entered.recv_timeout(Duration::from_secs(20)).unwrap();
+    let before = Instant::now();
+    assert!(engine.submit(request(2, &[3], 1)));
+    let after = Instant::now();
+    drop(go_on);
+    let seen = until_finished(&steps, 2);
+    let outputs = seen.iter().flat_map(|step| &step.outputs).filter(|output| output.id == RequestId(2));
+    let queued =
+        outputs.flat_map(|output| &output.events).find(|event| event.kind == RequestEventKind::Queued);
+    assert!(queued.is_some_and(|event| (before..=after).contains(&event.at)), "{queued:?}");
+}
+
+#[test]
 fn tokens_events_and_times_of_two_requests_come_back() {
     let (engine, steps) = start(count_up);
     assert!(engine.submit(request(1, &[1; 20], 3)));

@@ -10,7 +10,10 @@ use opentelemetry_proto::tonic::common::v1::KeyValue as ProtoKeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::metrics::v1::exemplar::Value as ExemplarValue;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
-use opentelemetry_proto::tonic::metrics::v1::{Exemplar as ProtoExemplar, HistogramDataPoint, Metric};
+use opentelemetry_proto::tonic::metrics::v1::{
+    AggregationTemporality, Exemplar as ProtoExemplar, Histogram, HistogramDataPoint, Metric, Summary,
+    SummaryDataPoint,
+};
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::metrics::Temporality;
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
@@ -87,6 +90,11 @@ fn complete(message: &mut ExportMetricsServiceRequest, exemplars: &ExemplarStore
         points += match data {
             Some(Data::Gauge(gauge)) => gauge.data_points.len(),
             Some(Data::Sum(sum)) => sum.data_points.len(),
+            Some(Data::Histogram(histogram)) if is_summary(histogram) => {
+                let points = histogram.data_points.len();
+                *data = Some(Data::Summary(to_summary(std::mem::take(histogram))));
+                points
+            }
             Some(Data::Histogram(histogram)) => {
                 for point in &mut histogram.data_points {
                     add_exemplars(name, point, exemplars);
@@ -97,6 +105,26 @@ fn complete(message: &mut ExportMetricsServiceRequest, exemplars: &ExemplarStore
         };
     }
     points as u64
+}
+
+/// A histogram without bounds is how the SDK keeps a sum and a count alone. As a histogram it would reach
+/// Prometheus with a bucket that a scrape does not have. A summary is cumulative by definition.
+fn is_summary(histogram: &Histogram) -> bool {
+    histogram.aggregation_temporality == AggregationTemporality::Cumulative as i32
+        && histogram.data_points.iter().all(|point| point.explicit_bounds.is_empty())
+}
+
+fn to_summary(histogram: Histogram) -> Summary {
+    let points = histogram.data_points.into_iter().map(|point| SummaryDataPoint {
+        attributes: point.attributes,
+        start_time_unix_nano: point.start_time_unix_nano,
+        time_unix_nano: point.time_unix_nano,
+        count: point.count,
+        sum: point.sum.unwrap_or_default(),
+        quantile_values: Vec::new(),
+        flags: point.flags,
+    });
+    Summary { data_points: points.collect() }
 }
 
 /// Those of the point's own time: with delta temporality an old exemplar belongs to an old point.

@@ -35,8 +35,10 @@ pub(super) enum SeriesValue {
     Number(f64),
     Histogram {
         bounds: Vec<f64>,
-        /// Per bucket, not cumulative; one more than bounds.
+        /// Per bucket, not cumulative; one more than bounds, or none without bounds.
         counts: Vec<u64>,
+        /// Samples in all.
+        count: u64,
         sum: f64,
         /// Empty, or one for each bucket.
         exemplars: Vec<Option<Exemplar>>,
@@ -74,7 +76,7 @@ fn add_unrecorded(families: &mut Vec<Family>, store: &ExemplarStore) {
         let Some(bounds) = store.bounds_without_attributes(row.wire_name()) else { continue };
         if families.iter().all(|family| family.name != name) {
             let counts = vec![0; bounds.len() + 1];
-            let value = SeriesValue::Histogram { bounds, counts, sum: 0.0, exemplars: Vec::new() };
+            let value = SeriesValue::Histogram { bounds, counts, count: 0, sum: 0.0, exemplars: Vec::new() };
             families.push(Family {
                 name,
                 kind: FamilyKind::Histogram,
@@ -113,6 +115,7 @@ fn family<T: Copy>(
                 value: SeriesValue::Histogram {
                     bounds: point.bounds().collect(),
                     counts: point.bucket_counts().collect(),
+                    count: point.count(),
                     sum: number(point.sum()),
                     exemplars: exemplars
                         .and_then(|store| {

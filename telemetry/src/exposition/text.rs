@@ -49,19 +49,17 @@ fn write_family(out: &mut String, family: &Family, format: Format) {
 fn write_series(out: &mut String, name: &str, series: &Series) {
     match &series.value {
         SeriesValue::Number(value) => write_sample(out, name, "", &series.labels, None, *value, None),
-        SeriesValue::Histogram { bounds, counts, sum, exemplars } => {
+        SeriesValue::Histogram { bounds, counts, count, sum, exemplars } => {
             let mut total = 0u64;
-            for (bucket, count) in counts.iter().enumerate() {
+            let buckets = if bounds.is_empty() { &[] } else { counts.as_slice() };
+            for (bucket, count) in buckets.iter().enumerate() {
                 total += count;
-                if bounds.is_empty() {
-                    continue;
-                }
                 let bound = bounds.get(bucket).copied().unwrap_or(f64::INFINITY);
                 let exemplar = exemplars.get(bucket).and_then(Option::as_ref);
                 write_sample(out, name, "_bucket", &series.labels, Some(bound), total as f64, exemplar);
             }
             write_sample(out, name, "_sum", &series.labels, None, *sum, None);
-            write_sample(out, name, "_count", &series.labels, None, total as f64, None);
+            write_sample(out, name, "_count", &series.labels, None, *count as f64, None);
         }
     }
 }
@@ -109,14 +107,22 @@ fn write_sample(
     out.push('\n');
 }
 
-/// `1.0`, never `1`: `le` values are queried as text.
+/// `1.0`, never `1`, and `1e+06`, never `1000000.0`: `le` values are queried as text, so they are spelled as Go
+/// and Python's client spell them, with an exponent below 1e-4 and from 1e6 on.
 fn float(out: &mut String, value: f64) {
     if value.is_nan() {
         out.push_str("NaN");
     } else if value.is_infinite() {
         out.push_str(if value > 0.0 { "+Inf" } else { "-Inf" });
     } else {
-        let _ = write!(out, "{value:?}");
+        let scientific = format!("{value:e}");
+        let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+        let exponent: i32 = exponent.parse().unwrap_or(0);
+        let _ = match exponent {
+            -4..6 => write!(out, "{value:?}"),
+            6.. => write!(out, "{mantissa}e+{exponent:02}"),
+            _ => write!(out, "{mantissa}e-{:02}", -exponent),
+        };
     }
 }
 

@@ -25,7 +25,11 @@ const QUIET: &[(&str, &str)] = &[
         "limpid has no KV connector, so nothing is ever looked up",
     ),
     ("rate(vllm:mm_cache_hits_total", "limpid takes text only, so nothing is ever looked up"),
-    ("vllm:sleep_mode_", "limpid has no sleep mode"),
+    ("vllm:sleep_mode_", "limpid does not time sleep operations"),
+    (
+        "vllm:lora_requests_info{",
+        "the series has no model_name and engine labels, as in vLLM, so a filter for a certain one misses it",
+    ),
     ("vllm:rl_weight_update_", "limpid's weights do not change"),
 ];
 

@@ -12,7 +12,7 @@ use crate::{DIRECT, EXPORTER, Pipeline, SOON, load};
 
 /// Families whose values change by being looked at or by time alone, so that two readings never agree: what the
 /// exporters themselves do, and the process. Their names, types and labels are compared, their values are not.
-const RESTLESS: [&str; 2] = ["limpid_otlp_exporter_", "process_"];
+const RESTLESS: [&str; 3] = ["limpid_otlp_exporter_", "process_", "limpid_engine_saturation_ratio"];
 
 /// Series by name and labels, without what tells the two ways apart.
 async fn series(prometheus: &Prometheus, job: &str) -> BTreeMap<Labels, f64> {

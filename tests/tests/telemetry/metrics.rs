@@ -350,6 +350,7 @@ async fn pushed_and_scraped_are_the_same_names_types_labels_and_values() {
                 StreamKind::Gauge => "gauge",
                 StreamKind::Counter => "counter",
                 StreamKind::Histogram => "histogram",
+                StreamKind::Summary => "summary",
                 StreamKind::UpDownCounter => "an up-down counter",
             };
             gaps.equal(format_args!("{name}'s type"), kind, family.kind.as_str());

@@ -39,6 +39,7 @@ fn histogram() -> Family {
             value: SeriesValue::Histogram {
                 bounds: vec![0.1, 1.0],
                 counts: vec![2, 1, 4],
+                count: 7,
                 sum: 12.5,
                 exemplars: vec![None, Some(exemplar), None],
             },
@@ -84,6 +85,45 @@ fn buckets_are_cumulative_end_in_inf_and_carry_their_exemplars() {
 }
 
 /// Reads one sample line back: name, labels, value. Panics where the format is broken.
+#[test]
+fn a_summary_has_its_count_without_buckets() {
+    let value = SeriesValue::Histogram {
+        bounds: Vec::new(),
+        counts: Vec::new(),
+        count: 3,
+        sum: 6.0,
+        exemplars: Vec::new(),
+    };
+    let family = Family {
+        name: "s_bytes".to_owned(),
+        kind: FamilyKind::Summary,
+        help: "S".to_owned(),
+        series: vec![Series { labels: Vec::new(), value }],
+    };
+    let expected = "# HELP s_bytes S\n# TYPE s_bytes summary\ns_bytes_sum 6.0\ns_bytes_count 3.0\n";
+    assert_eq!(write(&[family], Format::Text), expected);
+}
+
+#[test]
+fn numbers_are_spelled_as_go_and_python_clients_spell_them() {
+    for (number, expected) in [
+        (0.0, "0.0"),
+        (1.0, "1.0"),
+        (-2.5, "-2.5"),
+        (0.0001, "0.0001"),
+        (0.00001, "1e-05"),
+        (123_456.0, "123456.0"),
+        (1_000_000.0, "1e+06"),
+        (1_048_576.0, "1.048576e+06"),
+        (-2.5e-12, "-2.5e-12"),
+        (1e100, "1e+100"),
+    ] {
+        let mut out = String::new();
+        float(&mut out, number);
+        assert_eq!(out, expected);
+    }
+}
+
 fn parse(line: &str) -> (String, Vec<(String, String)>, f64) {
     let (name, rest) = match line.split_once('{') {
         Some((name, rest)) => (name, rest),
