@@ -36,8 +36,9 @@ const PIPELINE: &[&str] = &["traces_span_metrics_", "otelcol_", "limpid:", "up",
 /// Says whether there is data behind `metric`, a name as it is on samples (`_bucket` and `_total` included).
 pub fn availability(metric: &str) -> Availability {
     let declared = rows().any(|row| match metric.strip_prefix(&row.exposed_name()) {
-        Some("") => !matches!(row.kind, Kind::Histogram(_)),
-        Some("_bucket" | "_sum" | "_count") => matches!(row.kind, Kind::Histogram(_)),
+        Some("") => !matches!(row.kind, Kind::Histogram(_) | Kind::Summary),
+        Some("_bucket") => matches!(row.kind, Kind::Histogram(_)),
+        Some("_sum" | "_count") => matches!(row.kind, Kind::Histogram(_) | Kind::Summary),
         _ => false,
     });
     if declared || PIPELINE.iter().any(|prefix| metric.starts_with(prefix)) {
