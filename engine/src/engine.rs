@@ -39,7 +39,7 @@ pub type Reply = Box<dyn FnOnce(bool) + Send>;
 /// A message to the engine thread.
 enum Command {
     /// Take in a request that was handed over at that moment.
-    Submit(EngineRequest, Instant),
+    Submit(Box<EngineRequest>, Instant),
     /// End a request.
     Abort(RequestId),
     /// Forget every cached prefix.
@@ -111,7 +111,7 @@ impl EngineHandle {
 
     /// Hands a request over. `false` if the engine has ended.
     pub fn submit(&self, request: EngineRequest) -> bool {
-        self.commands.send(Command::Submit(request, Instant::now())).is_ok()
+        self.commands.send(Command::Submit(Box::new(request), Instant::now())).is_ok()
     }
 
     /// Asks for a request's end; its last output has

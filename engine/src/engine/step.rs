@@ -82,7 +82,7 @@ impl Engine {
         // Whoever asked for the end may have overtaken others; they get an answer too.
         while let Ok(command) = self.commands.try_recv() {
             if let Command::Submit(request, handed_over) = command {
-                self.submit(request, handed_over);
+                self.submit(*request, handed_over);
             }
         }
         self.scheduler.end_all(FinishReason::Abort, None);
@@ -109,7 +109,7 @@ impl Engine {
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Submit(request, handed_over) => self.submit(request, handed_over),
+            Command::Submit(request, handed_over) => self.submit(*request, handed_over),
             Command::Abort(id) => {
                 if self.scheduler.abort(id) {
                     self.samplers.remove(&id);
