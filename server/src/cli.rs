@@ -48,7 +48,7 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Serve(args) => {
-                logging::init(args.log_format);
+                logging::init(args.log_format, true);
                 serve::run(&args)
             }
             Command::Demo(args) => demo::run(*args),

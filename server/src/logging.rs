@@ -23,9 +23,14 @@ const DEFAULT_FILTER: &str = "warn,limpid=info,limpid_engine=info,limpid_telemet
                               wgpu_core=error,wgpu_hal=error,h2=error,hyper=error,reqwest=error,tonic=error,\
                               tower=error";
 
-/// Starts logging. Does nothing if this process logs already, as in tests.
-pub fn init(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+/// Added to it where each request is drawn anyway, as in the demo.
+const NO_ACCESS_LINES: &str = ",limpid::access=off";
+
+/// Starts logging, by default with a line for each request if `access_lines`. Does nothing if this process logs
+/// already, as in tests.
+pub fn init(format: LogFormat, access_lines: bool) {
+    let default = format!("{DEFAULT_FILTER}{}", if access_lines { "" } else { NO_ACCESS_LINES });
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     let lines = match format {
         LogFormat::Text => lines.boxed(),
@@ -40,7 +45,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_filter_has_no_bad_directive() {
-        EnvFilter::builder().parse(DEFAULT_FILTER).expect("valid directives");
+    fn the_default_filters_have_no_bad_directive() {
+        for more in ["", NO_ACCESS_LINES] {
+            EnvFilter::builder().parse(format!("{DEFAULT_FILTER}{more}")).expect("valid directives");
+        }
     }
 }

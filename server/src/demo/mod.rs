@@ -47,7 +47,7 @@ pub struct DemoArgs {
 /// # Errors
 /// The model cannot be fetched, the server does not start, or a question gets no answer or no trace.
 pub fn run(args: DemoArgs) -> anyhow::Result<()> {
-    logging::init(LogFormat::default());
+    logging::init(LogFormat::default(), false);
     let port = args.port.unwrap_or_else(|| if args.once { 0 } else { free_port(USUAL_PORT) });
     let options = args.target.serve_options(args.target.model_path()?, port, vec![DetailedTraces::All]);
     let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
