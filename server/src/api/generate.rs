@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use limpid_telemetry::Operation;
-use serde_json::Value;
+use serde::Serialize;
 
 use super::App;
 use super::error::{ApiError, ErrorKind};
@@ -27,13 +27,13 @@ pub(super) trait Shape: Send + 'static {
     const CHUNK_OBJECT: &'static str;
 
     /// A whole answer.
-    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> Value;
+    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> impl Serialize;
     /// The chunk before the first piece of a choice, if there is one.
-    fn opening(head: &Head, index: u32, usage: ChunkUsage) -> Option<Value>;
+    fn opening(head: &Head, index: u32, usage: ChunkUsage) -> Option<impl Serialize>;
     /// The chunk of one piece.
-    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> Value;
+    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> impl Serialize;
     /// The chunk with the usage, behind the last piece.
-    fn closing(head: &Head, usage: Usage) -> Value;
+    fn closing(head: &Head, usage: Usage) -> impl Serialize;
 }
 
 /// What an answer is called and how long it may be.

@@ -2,11 +2,12 @@
 //!
 //! `prefill` and `decode` measure one request straight on a device; `serve` puts a load on a server over HTTP;
 //! `telemetry` compares a server that tells everything with one that tells nothing, `scrape` one that is scraped
-//! with one that is not.
+//! with one that is not, `http` a server with an engine alone.
 //! Measuring, statistics and presentation are apart; only this file reads arguments and prints.
 
 mod collector;
 mod device;
+mod http;
 mod paired;
 mod report;
 mod scrape;
@@ -16,10 +17,12 @@ mod stats;
 mod telemetry;
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use limpid_engine::device::find_adapter;
+use limpid_engine::gguf::fixture::{TinyLlama, write_tiny_llama};
 use limpid_engine::model::Model;
 
 use crate::client::Client;
@@ -55,6 +58,8 @@ enum BenchCommand {
     Telemetry(TelemetryArgs),
     /// What scrapes take and cost: their times under load, and tokens per second with and without them, in pairs
     Scrape(ScrapeArgs),
+    /// What the way over HTTP costs: tokens per second of an engine alone and of a server, in pairs
+    Http(HttpArgs),
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -106,13 +111,32 @@ struct ServeArgs {
     common: CommonArgs,
 }
 
+/// The model of a comparison in pairs.
 #[derive(Clone, Debug, clap::Args)]
-struct TelemetryArgs {
+struct PairedTargetArgs {
     #[command(flatten)]
     target: TargetArgs,
     /// Use a tiny random model, with which the engine and not the device is the bottleneck
     #[arg(long, conflicts_with = "model")]
     tiny: bool,
+}
+
+impl PairedTargetArgs {
+    /// The model's file; `folder` is for one made here.
+    fn model_path(&self, folder: &Path) -> anyhow::Result<PathBuf> {
+        if !self.tiny {
+            return self.target.model_path();
+        }
+        let path = folder.join("tiny.gguf");
+        write_tiny_llama(&path, &TinyLlama { context_length: 4096, ..TinyLlama::default() })?;
+        Ok(path)
+    }
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct TelemetryArgs {
+    #[command(flatten)]
+    model: PairedTargetArgs,
     /// What the collector does that telemetry is sent to
     #[arg(long, value_enum, default_value_t = Behaviour::Takes)]
     collector: Behaviour,
@@ -125,7 +149,7 @@ struct TelemetryArgs {
 #[derive(Clone, Debug, clap::Args)]
 struct ScrapeArgs {
     #[command(flatten)]
-    target: TargetArgs,
+    model: PairedTargetArgs,
     /// Scrapes a second during the runs with a scraper
     #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = rate)]
     scrapes_per_second: f64,
@@ -138,17 +162,27 @@ struct ScrapeArgs {
     common: CommonArgs,
 }
 
+#[derive(Clone, Debug, clap::Args)]
+struct HttpArgs {
+    #[command(flatten)]
+    model: PairedTargetArgs,
+    #[command(flatten)]
+    paired: PairedArgs,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
 /// The load of a comparison in pairs.
 #[derive(Clone, Debug, clap::Args)]
 struct PairedArgs {
     /// Pairs of runs
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: u32,
     /// Clients, each with one request in flight
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     concurrency: u32,
-    /// Requests of all clients together, in each run; runs should take several seconds
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Requests of all clients together, in each run; many runs of about a second tell more than a few long ones
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests: u32,
     /// Prompt lengths in tokens: N or LEAST-MOST
     #[arg(long, value_name = "RANGE", default_value = "16-64")]
@@ -180,6 +214,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         Some(BenchCommand::Serve(serve_args)) => load(serve_args),
         Some(BenchCommand::Telemetry(telemetry_args)) => telemetry_cost(telemetry_args),
         Some(BenchCommand::Scrape(scrape_args)) => scrape_cost(scrape_args),
+        Some(BenchCommand::Http(http_args)) => http_cost(http_args),
     }
 }
 
@@ -271,38 +306,49 @@ impl PairedArgs {
 }
 
 fn telemetry_cost(args: TelemetryArgs) -> anyhow::Result<()> {
-    let path = if args.tiny { None } else { Some(args.target.model_path()?) };
-    let pairs = args.paired.pairs as usize;
-    let load = args.paired.load(args.common.seed);
-    let bar = progress_bar((2 * pairs as u64 + 2) * load.requests as u64);
-    bar.set_message("requests");
-    let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
-    let compared = telemetry::compare(path, args.target.device, load, args.collector, pairs, &bar);
-    let report = runtime.block_on(compared);
-    // Connections of a collector that never answers need no farewell.
-    runtime.shutdown_background();
-    bar.finish_and_clear();
+    let report = in_pairs(&args.model, args.paired, args.common.seed, async |path, load, pairs, bar| {
+        telemetry::compare(path, args.model.target.device, load, args.collector, pairs, bar).await
+    });
     print(args.common.json, &report?, TelemetryReport::text)
 }
 
 fn scrape_cost(args: ScrapeArgs) -> anyhow::Result<()> {
-    let path = args.target.model_path()?;
-    let pairs = args.paired.pairs as usize;
-    let load = args.paired.load(args.common.seed);
-    let bar = progress_bar((2 * pairs as u64 + 1) * load.requests as u64);
+    let (rate, idle_scrapes) = (args.scrapes_per_second, args.idle_scrapes as usize);
+    let report = in_pairs(&args.model, args.paired, args.common.seed, async |path, load, pairs, bar| {
+        scrape::compare(path, args.model.target.device, load, rate, idle_scrapes, pairs, bar).await
+    });
+    print(args.common.json, &report?, ScrapeReport::text)
+}
+
+fn http_cost(args: HttpArgs) -> anyhow::Result<()> {
+    let report = in_pairs(&args.model, args.paired, args.common.seed, async |path, load, pairs, bar| {
+        http::compare(path, args.model.target.device, load, pairs, bar).await
+    });
+    print(args.common.json, &report?, |cost| {
+        format!("without: the engine alone; with: over HTTP\n\n{}", cost.text())
+    })
+}
+
+/// Runs a comparison with what all of them need.
+fn in_pairs<R>(
+    model: &PairedTargetArgs,
+    paired: PairedArgs,
+    seed: u64,
+    compare: impl AsyncFnOnce(&Path, Load, usize, &ProgressBar) -> anyhow::Result<R>,
+) -> anyhow::Result<R> {
+    let folder = tempfile::tempdir().context("no temporary folder can be made")?;
+    let path = model.model_path(folder.path())?;
+    let pairs = paired.pairs as usize;
+    let load = paired.load(seed);
+    // One run of each side warms up.
+    let bar = progress_bar((2 * pairs as u64 + 2) * load.requests as u64);
     bar.set_message("requests");
     let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
-    let report = runtime.block_on(scrape::compare(
-        &path,
-        args.target.device,
-        load,
-        args.scrapes_per_second,
-        args.idle_scrapes as usize,
-        pairs,
-        &bar,
-    ));
+    let report = runtime.block_on(compare(&path, load, pairs, &bar));
+    // A collector that never answers has connections that need no farewell.
+    runtime.shutdown_background();
     bar.finish_and_clear();
-    print(args.common.json, &report?, ScrapeReport::text)
+    report
 }
 
 /// A number of times a second.

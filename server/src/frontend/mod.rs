@@ -190,6 +190,15 @@ pub struct Delta {
     pub finish: Option<Finish>,
 }
 
+impl Delta {
+    /// Takes in the piece of the same choice that comes right behind this one, which is not the last.
+    fn append(&mut self, next: Delta) {
+        self.text.push_str(&next.text);
+        self.logprobs.extend(next.logprobs);
+        self.finish = next.finish;
+    }
+}
+
 /// How an answer ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finish {
@@ -350,6 +359,7 @@ impl Frontend {
         let generation = Generation {
             open: (0..).zip(ids.clone()).take(num_choices).collect(),
             deltas: receiver,
+            ahead: None,
             engine: Arc::clone(&self.engine),
         };
         let mut opened = true;
@@ -477,20 +487,37 @@ pub struct Generation {
     /// Index and id of the choices that have not ended.
     open: Vec<(u32, RequestId)>,
     deltas: mpsc::UnboundedReceiver<Delta>,
+    /// A piece that was read together with one of another choice.
+    ahead: Option<Delta>,
     engine: Arc<dyn Engine>,
 }
 
 impl Generation {
     /// The next piece of any choice; `None` after the last one of the last choice, or if the frontend's task
-    /// failed before it.
+    /// failed before it. Never waits for more than one piece, but pieces of one choice that have piled up
+    /// because the client reads more slowly than the engine writes are one, as in vLLM.
     pub async fn next(&mut self) -> Option<Delta> {
-        let delta = self.deltas.recv().await;
-        match &delta {
-            Some(delta) if delta.finish.is_none() => {}
-            Some(delta) => self.open.retain(|(index, _)| *index != delta.index),
-            None => self.open.clear(),
+        let next = match self.ahead.take() {
+            Some(delta) => Some(delta),
+            None => self.deltas.recv().await,
+        };
+        let Some(mut delta) = next else {
+            self.open.clear();
+            return None;
+        };
+        while delta.finish.is_none()
+            && let Ok(more) = self.deltas.try_recv()
+        {
+            if more.index != delta.index {
+                self.ahead = Some(more);
+                break;
+            }
+            delta.append(more);
         }
-        delta
+        if delta.finish.is_some() {
+            self.open.retain(|(index, _)| *index != delta.index);
+        }
+        Some(delta)
     }
 
     /// Whether every choice has ended.

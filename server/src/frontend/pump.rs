@@ -255,6 +255,37 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn pieces_that_have_piled_up_are_read_as_one_and_none_waits_for_another() {
+        let world = World::new();
+        let mut generation = world.frontend.open(World::request(&[], 2)).expect("there is room");
+        let (first, second) = (generation.open[0].1, generation.open[1].1);
+        world.step(first, "a", None);
+        assert_eq!(generation.next().await.expect("a piece").text, "a", "it does not wait for more");
+        for (id, text, finish) in [
+            (first, "b", None),
+            (first, "c", None),
+            (second, "x", None),
+            (first, "d", None),
+            (first, "e", Some(FinishReason::Length)),
+            (second, "y", Some(FinishReason::Length)),
+        ] {
+            world.step(id, text, finish);
+        }
+        // The frontend's task has handled every step once its books are closed.
+        world.frontend.drained().await;
+        let mut seen = Vec::new();
+        while let Some(delta) = generation.next().await {
+            seen.push((delta.index, delta.text, delta.finish.is_some()));
+        }
+        let piece = |index, text: &str, ends| (index, text.to_owned(), ends);
+        assert_eq!(
+            seen,
+            [piece(0, "bc", false), piece(1, "x", false), piece(0, "de", true), piece(1, "y", true)]
+        );
+        assert!(generation.is_finished());
+    }
+
+    #[tokio::test]
     async fn a_stop_string_ends_the_request_and_aborts_it_in_the_engine() {
         let world = World::new();
         let (id, mut generation) = world.open(&["END"]);
