@@ -1,12 +1,17 @@
 //! `limpid bench`: how fast a model runs here.
 //!
 //! `prefill` and `decode` measure one request straight on a device; `serve` puts a load on a server over HTTP;
-//! `telemetry` compares a server that tells everything with one that tells nothing.
+//! `telemetry` compares a server that tells everything with one that tells nothing, `scrape` one that is scraped
+//! with one that is not.
 //! Measuring, statistics and presentation are apart; only this file reads arguments and prints.
 
+mod collector;
 mod device;
+mod paired;
 mod report;
+mod scrape;
 mod serve;
+mod server_process;
 mod stats;
 mod telemetry;
 
@@ -20,8 +25,10 @@ use limpid_engine::model::Model;
 use crate::client::Client;
 use crate::local::{TargetArgs, file_name};
 use crate::serve::Server;
+use collector::Behaviour;
 use device::{Phase, Workload, measure};
 use report::{LoadReport, RateReport, Setting};
+use scrape::ScrapeReport;
 use serve::{Lengths, Load, run_load};
 use telemetry::TelemetryReport;
 
@@ -46,6 +53,8 @@ enum BenchCommand {
     Serve(ServeArgs),
     /// What telemetry costs: tokens per second with everything on and with everything off, in pairs
     Telemetry(TelemetryArgs),
+    /// What scrapes take and cost: their times under load, and tokens per second with and without them, in pairs
+    Scrape(ScrapeArgs),
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -104,6 +113,34 @@ struct TelemetryArgs {
     /// Use a tiny random model, with which the engine and not the device is the bottleneck
     #[arg(long, conflicts_with = "model")]
     tiny: bool,
+    /// What the collector does that telemetry is sent to
+    #[arg(long, value_enum, default_value_t = Behaviour::Takes)]
+    collector: Behaviour,
+    #[command(flatten)]
+    paired: PairedArgs,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct ScrapeArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Scrapes a second during the runs with a scraper
+    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = rate)]
+    scrapes_per_second: f64,
+    /// Scrapes after the runs, one after the other, to see whether memory stays flat
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    idle_scrapes: u32,
+    #[command(flatten)]
+    paired: PairedArgs,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+/// The load of a comparison in pairs.
+#[derive(Clone, Debug, clap::Args)]
+struct PairedArgs {
     /// Pairs of runs
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: u32,
@@ -119,8 +156,6 @@ struct TelemetryArgs {
     /// Output lengths in tokens: N or LEAST-MOST
     #[arg(long, value_name = "RANGE", default_value = "32-128")]
     output_tokens: Lengths,
-    #[command(flatten)]
-    common: CommonArgs,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -144,6 +179,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         Some(BenchCommand::Decode(rate_args)) => rates(rate_args, &[Phase::Decode]),
         Some(BenchCommand::Serve(serve_args)) => load(serve_args),
         Some(BenchCommand::Telemetry(telemetry_args)) => telemetry_cost(telemetry_args),
+        Some(BenchCommand::Scrape(scrape_args)) => scrape_cost(scrape_args),
     }
 }
 
@@ -221,23 +257,60 @@ async fn load_own_server(target: &TargetArgs, load: Load, bar: &ProgressBar) -> 
     Ok(LoadReport { url, load, result: result? })
 }
 
+impl PairedArgs {
+    fn load(self, seed: u64) -> Load {
+        Load {
+            concurrency: self.concurrency as usize,
+            requests: self.requests as usize,
+            prompt_tokens: self.prompt_tokens,
+            output_tokens: self.output_tokens,
+            seed,
+            stream: true,
+        }
+    }
+}
+
 fn telemetry_cost(args: TelemetryArgs) -> anyhow::Result<()> {
-    let load = Load {
-        concurrency: args.concurrency as usize,
-        requests: args.requests as usize,
-        prompt_tokens: args.prompt_tokens,
-        output_tokens: args.output_tokens,
-        seed: args.common.seed,
-        stream: true,
-    };
     let path = if args.tiny { None } else { Some(args.target.model_path()?) };
-    let bar = progress_bar(2 * u64::from(args.pairs) * load.requests as u64);
+    let pairs = args.paired.pairs as usize;
+    let load = args.paired.load(args.common.seed);
+    let bar = progress_bar((2 * pairs as u64 + 2) * load.requests as u64);
     bar.set_message("requests");
     let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
-    let compared = telemetry::compare(path, args.target.device, load, args.pairs as usize, &bar);
+    let compared = telemetry::compare(path, args.target.device, load, args.collector, pairs, &bar);
     let report = runtime.block_on(compared);
+    // Connections of a collector that never answers need no farewell.
+    runtime.shutdown_background();
     bar.finish_and_clear();
     print(args.common.json, &report?, TelemetryReport::text)
+}
+
+fn scrape_cost(args: ScrapeArgs) -> anyhow::Result<()> {
+    let path = args.target.model_path()?;
+    let pairs = args.paired.pairs as usize;
+    let load = args.paired.load(args.common.seed);
+    let bar = progress_bar((2 * pairs as u64 + 1) * load.requests as u64);
+    bar.set_message("requests");
+    let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
+    let report = runtime.block_on(scrape::compare(
+        &path,
+        args.target.device,
+        load,
+        args.scrapes_per_second,
+        args.idle_scrapes as usize,
+        pairs,
+        &bar,
+    ));
+    bar.finish_and_clear();
+    print(args.common.json, &report?, ScrapeReport::text)
+}
+
+/// A number of times a second.
+fn rate(text: &str) -> Result<f64, String> {
+    let allowed = 0.01..=10_000.0;
+    (text.parse().ok())
+        .filter(|rate| allowed.contains(rate))
+        .ok_or_else(|| format!("allowed: a number from {} to {}", allowed.start(), allowed.end()))
 }
 
 /// A bar on stderr, which indicatif hides where that is no terminal.
