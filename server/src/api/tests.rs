@@ -1,5 +1,7 @@
 //! The API over a scripted engine: routes, shapes, errors, streams, disconnects.
 
+mod engines;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;

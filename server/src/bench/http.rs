@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::Context;
 use indicatif::ProgressBar;
 use limpid_engine::config::EngineConfig;
-use limpid_engine::device::{Device, DeviceChoice, DeviceError, DeviceSource, find_adapter};
+use limpid_engine::device::{Device, DeviceChoice, DeviceError, DeviceSource, find_adapters};
 use limpid_engine::engine::EngineHandle;
 use limpid_engine::model::Model;
 use limpid_engine::request::{EngineRequest, RequestId, SamplingParams, StepOutput};
@@ -63,12 +63,17 @@ impl DeviceSource for NeverAsleep {
 impl LoneEngine {
     fn start(path: &Path, device: DeviceChoice) -> anyhow::Result<LoneEngine> {
         let model = Model::open(path)?;
-        let adapter = find_adapter(device, false)?;
-        let config =
-            EngineConfig::default().resolve(&model.program, model.context_length, adapter.memory())?;
+        let adapters = find_adapters(device, false, 1)?;
+        let adapter = adapters.first().context("there is no device")?;
+        let config = EngineConfig::default().resolve(
+            &model.program,
+            model.context_length,
+            adapter.memory(),
+            adapter.sharing(),
+        )?;
         let device = adapter.open(&model.program, &model, config.device_limits())?;
         let (sender, steps) = mpsc::channel();
-        let handle = EngineHandle::start(config, device, Box::new(NeverAsleep), move |step| {
+        let handle = EngineHandle::start(0, config, device, Box::new(NeverAsleep), move |step| {
             // Fails only when nobody counts any more.
             let _ = sender.send(step);
         });

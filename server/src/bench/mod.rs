@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use limpid_engine::device::find_adapter;
+use limpid_engine::device::find_adapters;
 use limpid_engine::gguf::fixture::{TinyLlama, write_tiny_llama};
 use limpid_engine::model::Model;
 
@@ -235,8 +235,8 @@ fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
             model.context_length
         );
     }
-    let adapter = find_adapter(args.target.device, false)?;
-    let mut device = adapter.open(&model.program, &model, workload.limits())?;
+    let adapters = find_adapters(args.target.device, false, 1)?;
+    let mut device = adapters[0].open(&model.program, &model, workload.limits())?;
 
     let bar = progress_bar(phases.iter().map(|phase| workload.progress_steps(*phase)).sum());
     let mut results = Vec::new();
