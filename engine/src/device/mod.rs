@@ -7,6 +7,7 @@
 //! Invariant: what a row computes depends only on its own sequence, never on what else is in the batch,
 //! so a text does not change with its company.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use limpid_telemetry::observation::{OpDetail, Phase};
@@ -221,19 +222,25 @@ pub struct ExecuteDetail {
 }
 
 impl ExecuteDetail {
-    /// Adds an op of the program that ran from `offset` after the beginning of the forward pass.
+    /// Adds ops of the program that ran as one, from `started` on. Several have a name of all: `layer.3.gate+up`.
     fn push(
         &mut self,
         program: &Program,
-        op: usize,
+        ops: Range<usize>,
         shape: BatchShape,
         started: Instant,
         duration: Duration,
     ) {
-        let op = &program.ops[op];
-        let cost = program.cost(op, shape);
+        let ops = &program.ops[ops];
+        let mut name = ops[0].name.clone();
+        let mut cost = program.cost(&ops[0], shape);
+        for op in &ops[1..] {
+            let (_, own) = op.name.rsplit_once('.').unwrap_or(("", &op.name));
+            name = format!("{name}+{own}");
+            cost += program.cost(op, shape);
+        }
         self.ops.push(OpDetail {
-            name: op.name.clone(),
+            name,
             started,
             duration,
             flops: cost.flops,

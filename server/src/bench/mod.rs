@@ -1,8 +1,8 @@
 //! `limpid bench`: how fast a model runs here.
 //!
-//! `prefill` and `decode` measure one request straight on a device; `serve` puts a load on a server over HTTP;
-//! `telemetry` compares a server that tells everything with one that tells nothing, `scrape` one that is scraped
-//! with one that is not, `http` a server with an engine alone.
+//! `prefill` and `decode` measure one request, or a batch of them, straight on a device; `serve` puts a load on a
+//! server over HTTP; `telemetry` compares a server that tells everything with one that tells nothing, `scrape` one
+//! that is scraped with one that is not, `http` a server with an engine alone.
 //! Measuring, statistics and presentation are apart; only this file reads arguments and prints.
 
 mod collector;
@@ -48,9 +48,9 @@ pub struct BenchArgs {
 /// What to measure; prefill and decode without a subcommand.
 #[derive(Clone, Debug, clap::Subcommand)]
 enum BenchCommand {
-    /// Prompt tokens per second of one request
+    /// Prompt tokens per second
     Prefill(RateArgs),
-    /// Generated tokens per second of one request
+    /// Generated tokens per second of one request, or of a batch of them
     Decode(RateArgs),
     /// Throughput and latencies of a server under load
     Serve(ServeArgs),
@@ -72,6 +72,9 @@ struct RateArgs {
     /// Tokens to generate
     #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     output_tokens: u32,
+    /// Requests that are decoded together
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    batch: u32,
     /// Measured passes
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
@@ -222,6 +225,7 @@ fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
     let workload = Workload {
         prompt_tokens: args.prompt_tokens as usize,
         output_tokens: args.output_tokens as usize,
+        batch: args.batch as usize,
         warmup: args.warmup as usize,
         repetitions: args.repetitions as usize,
         seed: args.common.seed,
@@ -250,10 +254,13 @@ fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
     let bytes = model.program.weight_bytes();
     let report = RateReport {
         setting: Setting::new(name, model.architecture.clone(), bytes, device.info()),
+        model_file: path,
         prompt_tokens: workload.prompt_tokens,
+        batch: workload.batch,
         repetitions: workload.repetitions,
         warmup: workload.warmup,
         seed: workload.seed,
+        prompts: workload.prompts(model.program.vocabulary()),
         results,
     };
     print(args.common.json, &report, RateReport::text)

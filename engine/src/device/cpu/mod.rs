@@ -340,7 +340,7 @@ impl Device for CpuDevice {
         for op in 0..program.ops.len() {
             // A thread that was put aside saw the op's end late; the first to see it is right.
             let to = self.scratch.iter().map(|scratch| scratch.ticks[op]).min().unwrap_or(from);
-            detail.push(program, op, shape, from, to - from);
+            detail.push(program, op..op + 1, shape, from, to - from);
             from = to;
         }
         Ok(ExecuteTimes { forward: Some(ended - started) })

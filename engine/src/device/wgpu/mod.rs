@@ -25,6 +25,7 @@ use crate::program::Program;
 mod adapter;
 mod detail;
 mod gpu;
+mod groups;
 mod packing;
 mod plan;
 pub(crate) mod shader;
