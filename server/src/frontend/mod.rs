@@ -424,9 +424,10 @@ pub struct Generation {
 
 impl Generation {
     /// The next piece of any choice; `None` after the last one of the last choice, or if the frontend's task
-    /// failed before it. Never waits for more than one piece, but pieces of one choice that have piled up
-    /// because the client reads more slowly than the engine writes are one, as in vLLM.
-    pub async fn next(&mut self) -> Option<Delta> {
+    /// failed before it. Pieces of one choice that have piled up because the client reads more slowly than the
+    /// engine writes are one, as in vLLM, and so are those that come before `collect_until`; the last piece of a
+    /// choice waits for nothing.
+    pub async fn next(&mut self, collect_until: Instant) -> Option<Delta> {
         let next = match self.ahead.take() {
             Some(delta) => Some(delta),
             None => self.deltas.recv().await,
@@ -435,9 +436,15 @@ impl Generation {
             self.open.clear();
             return None;
         };
-        while delta.finish.is_none()
-            && let Ok(more) = self.deltas.try_recv()
-        {
+        while delta.finish.is_none() {
+            let more = match self.deltas.try_recv() {
+                Ok(more) => more,
+                Err(_) if Instant::now() >= collect_until => break,
+                Err(_) => match tokio::time::timeout_at(collect_until.into(), self.deltas.recv()).await {
+                    Ok(Some(more)) => more,
+                    Ok(None) | Err(_) => break,
+                },
+            };
             if more.index != delta.index {
                 self.ahead = Some(more);
                 break;

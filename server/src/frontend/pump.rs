@@ -161,6 +161,8 @@ impl Drop for Pump {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use limpid_engine::request::{RequestEvent, SampledToken, SamplingParams, StepFinished, StepTimes};
     use limpid_telemetry::Operation;
 
@@ -244,7 +246,7 @@ mod tests {
 
     async fn rest(generation: &mut Generation) -> (String, Option<Finish>) {
         let mut text = String::new();
-        while let Some(delta) = generation.next().await {
+        while let Some(delta) = generation.next(Instant::now()).await {
             text.push_str(&delta.text);
             if delta.finish.is_some() {
                 return (text, delta.finish);
@@ -275,7 +277,11 @@ mod tests {
         let mut generation = world.frontend.open(World::request(&[], 2)).expect("there is room");
         let (first, second) = (generation.open[0].1, generation.open[1].1);
         world.step(first, "a", None);
-        assert_eq!(generation.next().await.expect("a piece").text, "a", "it does not wait for more");
+        assert_eq!(
+            generation.next(Instant::now()).await.expect("a piece").text,
+            "a",
+            "it does not wait for more"
+        );
         for (id, text, finish) in [
             (first, "b", None),
             (first, "c", None),
@@ -289,7 +295,7 @@ mod tests {
         // The frontend's task has handled every step once its books are closed.
         world.frontend.drained().await;
         let mut seen = Vec::new();
-        while let Some(delta) = generation.next().await {
+        while let Some(delta) = generation.next(Instant::now()).await {
             seen.push((delta.index, delta.text, delta.finish.is_some()));
         }
         let piece = |index, text: &str, ends| (index, text.to_owned(), ends);
@@ -298,6 +304,24 @@ mod tests {
             [piece(0, "bc", false), piece(1, "x", false), piece(0, "de", true), piece(1, "y", true)]
         );
         assert!(generation.is_finished());
+    }
+
+    #[tokio::test]
+    async fn pieces_are_collected_until_the_moment_or_the_last_one() {
+        let world = World::new();
+        let mut generation = world.frontend.open(World::request(&[], 1)).expect("there is room");
+        let id = generation.open[0].1;
+        let late = Instant::now() + Duration::from_secs(60);
+        world.step(id, "a", None);
+        let (collected, ()) = tokio::join!(generation.next(late), async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            world.step(id, "b", None);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            world.step(id, "c", Some(FinishReason::Length));
+        });
+        let collected = collected.expect("a piece");
+        assert_eq!((collected.text.as_str(), collected.finish.is_some()), ("abc", true));
+        assert!(Instant::now() < late, "the last piece waits for nothing");
     }
 
     #[tokio::test]
@@ -362,7 +386,7 @@ mod tests {
         world.step(ids[1], "b", None);
         let mut seen = Vec::new();
         for _ in 0..3 {
-            let delta = generation.next().await.expect("a piece");
+            let delta = generation.next(Instant::now()).await.expect("a piece");
             seen.push((delta.index, delta.text, delta.finish.is_some()));
         }
         let piece = |index, text: &str, ends| (index, text.to_owned(), ends);
