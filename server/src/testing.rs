@@ -1,7 +1,8 @@
 //! A toy text model and toy engines, so that the frontend and the API run without a model file.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use limpid_engine::chat_template::TemplateError;
@@ -79,6 +80,7 @@ impl TextModel for ByteModel {
 pub(crate) struct RecordingEngine {
     submitted: Mutex<Vec<EngineRequest>>,
     aborted: Mutex<Vec<RequestId>>,
+    asleep: AtomicBool,
 }
 
 impl RecordingEngine {
@@ -88,6 +90,10 @@ impl RecordingEngine {
 
     pub(crate) fn aborted(&self) -> Vec<RequestId> {
         self.aborted.lock().expect("no panic").clone()
+    }
+
+    pub(crate) fn fall_asleep(&self) {
+        self.asleep.store(true, Ordering::Release);
     }
 }
 
@@ -110,11 +116,12 @@ impl Engine for RecordingEngine {
     }
 
     fn wake_up(&self, done: SleepReply) {
+        self.asleep.store(false, Ordering::Release);
         done(Ok(()));
     }
 
     fn is_sleeping(&self) -> bool {
-        false
+        self.asleep.load(Ordering::Acquire)
     }
 
     fn abort(&self, id: RequestId) {
@@ -252,6 +259,9 @@ impl Engine for ScriptedEngine {
 /// Context length of the toy model.
 pub(crate) const MAX_MODEL_LEN: usize = 64;
 
+/// How long the toy engine may make no step.
+pub(crate) const ITERATION_TIMEOUT: Duration = Duration::from_millis(20);
+
 /// Requests that the toy server lets in at once.
 pub(crate) const MAX_OPEN: usize = 6;
 
@@ -275,6 +285,7 @@ impl ToyApi {
             model_telemetry,
             Arc::new(ByteModel),
             AdmissionLimits { max_num_queued_reqs: Some(MAX_OPEN), max_num_queued_tokens: None },
+            ITERATION_TIMEOUT,
         );
         let router = router(AppParts {
             frontend: frontend.clone(),

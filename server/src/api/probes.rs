@@ -12,10 +12,21 @@ use axum::response::{IntoResponse, Response};
 use super::App;
 use super::error::{ApiError, ErrorKind};
 
-/// `GET /health`, `GET` and `POST /ping`: 200 as long as requests can be answered.
+/// `GET /health`, `GET` and `POST /ping`: 200 as long as requests can be answered, and are.
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<StatusCode, ApiError> {
     app.check_engine()?;
-    Ok(StatusCode::OK)
+    match app.frontend.stalled() {
+        None => Ok(StatusCode::OK),
+        Some(silence) => Err(ApiError::new(
+            ErrorKind::EngineStalled,
+            format!(
+                "{} requests are open, and the engine has ended no step for {} s; allowed: \
+                 --engine-iteration-timeout. The device hangs, or steps take longer than that",
+                app.frontend.num_open(),
+                silence.as_secs()
+            ),
+        )),
+    }
 }
 
 /// `GET /version`

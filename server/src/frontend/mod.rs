@@ -18,17 +18,18 @@
 
 mod admission;
 mod decoder;
+mod heartbeat;
 mod pump;
 mod stop;
 mod text;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use limpid_engine::engine::{EngineHandle, PauseMode, Reply, SleepLevel, SleepReply};
 use limpid_engine::request::{EngineRequest, RequestId, SamplingParams, Siblings, StepOutput};
-use limpid_telemetry::observation::{FinishReason, SleepState};
+use limpid_telemetry::observation::{FinishReason, SleepOperation, SleepState};
 use limpid_telemetry::{
     HttpSpan, ModelTelemetry, Operation, RequestGuard, RequestOutcome, RequestParams, RequestStarted,
 };
@@ -41,6 +42,7 @@ pub use text::TextModel;
 
 use admission::{Admission, Ticket};
 use decoder::Decoder;
+use heartbeat::Heartbeat;
 
 /// `error.type` of a request that the engine gave up.
 pub(crate) const ENGINE_ERROR: &str = "engine_error";
@@ -288,25 +290,31 @@ pub struct Frontend {
     next_id: Arc<AtomicU64>,
     alive: Arc<AtomicBool>,
     num_open: watch::Receiver<usize>,
+    heartbeat: Arc<Heartbeat>,
+    iteration_timeout: Duration,
 }
 
 impl Frontend {
-    /// Starts the task. It ends after the engine does.
+    /// Starts the task. It ends after the engine does. An engine with open requests that makes no step for
+    /// `iteration_timeout` counts as stalled.
     pub fn start(
         events: Events,
         engine: Arc<dyn Engine>,
         telemetry: ModelTelemetry,
         text: Arc<dyn TextModel>,
         limits: AdmissionLimits,
+        iteration_timeout: Duration,
     ) -> (Frontend, JoinHandle<()>) {
         let alive = Arc::new(AtomicBool::new(true));
         let (num_open_sender, num_open) = watch::channel(0);
+        let heartbeat = Arc::new(Heartbeat::new());
         let pump = pump::Pump::new(
             Arc::clone(&engine),
             telemetry.clone(),
             text,
             Arc::clone(&alive),
             num_open_sender,
+            Arc::clone(&heartbeat),
         );
         let task = tokio::spawn(pump.run(events.receiver));
         let frontend = Frontend {
@@ -317,6 +325,8 @@ impl Frontend {
             next_id: Arc::new(AtomicU64::new(0)),
             alive,
             num_open,
+            heartbeat,
+            iteration_timeout,
         };
         (frontend, task)
     }
@@ -412,11 +422,13 @@ impl Frontend {
             SleepLevel::Offload => SleepState::WeightsOffloaded,
             SleepLevel::Discard => SleepState::DiscardAll,
         };
+        let _operation = self.telemetry.sleep_operation(SleepOperation::Sleep);
         self.change_sleep(state, |done| self.engine.sleep(level, mode, done)).await
     }
 
     /// Wakes the engine up and returns once it is awake; `None` if the engine is gone.
     pub async fn wake_up(&self) -> Option<Result<(), Arc<str>>> {
+        let _operation = self.telemetry.sleep_operation(SleepOperation::Wake);
         self.change_sleep(SleepState::Awake, |done| self.engine.wake_up(done)).await
     }
 
@@ -432,8 +444,10 @@ impl Frontend {
     ) -> Option<Result<(), Arc<str>>> {
         let (answer, answered) = oneshot::channel();
         let telemetry = self.telemetry.clone();
+        let heartbeat = Arc::clone(&self.heartbeat);
         let done = move |result: Result<(), Arc<str>>| {
             if result.is_ok() {
+                heartbeat.beat();
                 telemetry.sleep_state_changed(state);
             }
             // Whoever asked may have left.
@@ -446,6 +460,13 @@ impl Frontend {
     /// Whether requests can be answered: the frontend's task runs and the engine is well.
     pub fn is_healthy(&self) -> bool {
         self.alive.load(Ordering::Acquire) && self.engine.is_healthy()
+    }
+
+    /// How long the engine has made no step though requests are open and it is awake; `None` while that is shorter
+    /// than the limit.
+    pub fn stalled(&self) -> Option<Duration> {
+        let silence = self.heartbeat.silence();
+        (silence > self.iteration_timeout && self.num_open() > 0 && !self.is_sleeping()).then_some(silence)
     }
 
     /// Asks for the end of every open request.

@@ -11,6 +11,7 @@ use limpid_engine::request::{FinishReason, RequestEventKind, RequestId, RequestO
 use limpid_telemetry::{ModelTelemetry, RequestProgress};
 use tokio::sync::{mpsc, watch};
 
+use super::heartbeat::Heartbeat;
 use super::{Delta, ENGINE_ERROR, Engine, Event, Finish, OpenRequest, TextModel};
 
 pub(super) struct Pump {
@@ -20,6 +21,7 @@ pub(super) struct Pump {
     alive: Arc<AtomicBool>,
     open: HashMap<RequestId, Box<OpenRequest>>,
     num_open: watch::Sender<usize>,
+    heartbeat: Arc<Heartbeat>,
     engine_ended: bool,
 }
 
@@ -30,8 +32,10 @@ impl Pump {
         text: Arc<dyn TextModel>,
         alive: Arc<AtomicBool>,
         num_open: watch::Sender<usize>,
+        heartbeat: Arc<Heartbeat>,
     ) -> Pump {
-        Pump { engine, telemetry, text, alive, open: HashMap::new(), num_open, engine_ended: false }
+        let open = HashMap::new();
+        Pump { engine, telemetry, text, alive, open, num_open, heartbeat, engine_ended: false }
     }
 
     /// Runs until the engine has ended and the last event is handled.
@@ -50,9 +54,15 @@ impl Pump {
         match event {
             Event::Open(request) if self.engine_ended => request.engine_gone(Instant::now()),
             Event::Open(request) => {
+                if self.open.is_empty() {
+                    self.heartbeat.beat();
+                }
                 self.open.insert(request.id, request);
             }
-            Event::Step(step) => self.step(step),
+            Event::Step(step) => {
+                self.heartbeat.beat();
+                self.step(step);
+            }
             Event::AbortAll => self.open.keys().for_each(|id| self.engine.abort(*id)),
             Event::EngineEnded => {
                 self.engine_ended = true;
@@ -145,12 +155,17 @@ impl Drop for Pump {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use limpid_engine::request::{RequestEvent, SampledToken, SamplingParams, StepFinished, StepTimes};
     use limpid_telemetry::Operation;
 
     use super::*;
     use crate::frontend::{AdmissionLimits, Frontend, Generation, NewRequest, StepSink, channel};
     use crate::testing::{ByteModel, RecordingEngine, telemetry};
+
+    /// How long the engine may make no step.
+    const PATIENCE: Duration = Duration::from_millis(20);
 
     struct World {
         engine: Arc<RecordingEngine>,
@@ -168,6 +183,7 @@ mod tests {
                 telemetry().1,
                 Arc::new(ByteModel),
                 AdmissionLimits { max_num_queued_reqs: Some(3), max_num_queued_tokens: None },
+                PATIENCE,
             );
             World { engine, frontend, sink: Some(sink) }
         }
@@ -336,6 +352,30 @@ mod tests {
         world.step(id, "a", Some(FinishReason::Stop));
         rest(&mut first).await;
         assert!(world.frontend.open(World::request(&[], 1)).is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_engine_is_stalled_if_requests_are_open_and_no_step_comes() {
+        let world = World::new();
+        let stalls = async || {
+            // Waiting can only make it true, so a slow machine changes nothing.
+            tokio::time::sleep(2 * PATIENCE).await;
+            world.frontend.stalled()
+        };
+        assert_eq!(stalls().await, None, "an idle engine has nothing to do");
+        let (id, mut generation) = world.open(&[]);
+        assert!(stalls().await.is_some_and(|silence| silence > PATIENCE));
+        world.step(id, "a", None);
+        generation.next().await.expect("the step came");
+        assert!(stalls().await.is_some(), "and no other");
+        world.engine.fall_asleep();
+        assert_eq!(stalls().await, None, "asleep, requests wait");
+        world.frontend.wake_up().await.expect("the engine answers").expect("it wakes up");
+        assert!(stalls().await.is_some());
+        world.step(id, "b", Some(FinishReason::Stop));
+        rest(&mut generation).await;
+        world.frontend.drained().await;
+        assert_eq!(stalls().await, None, "idle again");
     }
 
     #[tokio::test]

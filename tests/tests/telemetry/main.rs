@@ -4,7 +4,9 @@
 
 #![allow(missing_docs)]
 
+mod books;
 mod catalogue;
+mod choices;
 mod compliance;
 mod delivery;
 mod example;
@@ -15,6 +17,7 @@ mod logs;
 mod metrics;
 mod parity;
 mod paths;
+mod push;
 mod steps;
 mod tree;
 
