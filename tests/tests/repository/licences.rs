@@ -55,7 +55,8 @@ fn every_package_has_an_allowed_licence() {
     let mut unused: Vec<&str> = (allowed.exceptions.iter().map(|(name, _)| name.as_str()))
         .filter(|name| !lock.contains(&format!("name = \"{name}\"")))
         .collect();
-    for package in &packages() {
+    let packages = packages();
+    for package in &packages {
         let package_name = package["name"].as_str().unwrap();
         let Some(licence) = package["license"].as_str() else {
             gaps.note(format_args!("{package_name} states no licence"));
