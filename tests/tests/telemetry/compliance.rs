@@ -344,12 +344,13 @@ async fn paths_of_leavers(transport: Transport) {
 
     let mut last = Path::Shutdown.stream(client, &completion(4000)).await;
     last.next().await.expect("it runs");
+    let queued = completion(4);
     let terminate = async {
         gauge(WAITING, 1.0).await;
         server.terminate();
         while last.next().await.is_some() {}
     };
-    tokio::join!(Path::ShutdownInQueue.post(client, COMPLETIONS, &completion(4)), terminate);
+    tokio::join!(Path::ShutdownInQueue.post(client, COMPLETIONS, &queued), terminate);
     let ended = server.ended().await;
     assert!(ended.status.success(), "{}", ended.log);
 

@@ -8,6 +8,7 @@ mod books;
 mod catalogue;
 mod choices;
 mod compliance;
+mod crowd;
 mod delivery;
 mod example;
 mod exporters;

@@ -10,16 +10,14 @@ use http::Method;
 use limpid_tests::environment::python_with;
 use limpid_tests::exposition::{Format, Labels, Scrape};
 use limpid_tests::gaps::Gaps;
-use limpid_tests::otlp_metrics::{AggregationTemporality, Point, StreamKind, streams};
 use limpid_tests::otlp_receiver::{OtlpReceiver, Transport};
 use limpid_tests::server::{CONTEXT_LENGTH, MODEL, Options, slow_model, tiny_model};
-use limpid_tests::spans;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 use crate::catalogue::{PROMISED, REASONS, SUCCESS};
 use crate::{
-    CHAT, COMPLETIONS, SOON, chat, completion, scrape, scrape_open_metrics, scrape_until, sending_to, with,
+    CHAT, COMPLETIONS, chat, completion, scrape, scrape_open_metrics, scrape_until, sending_to, with,
 };
 
 fn labels(pairs: &[(&str, &str)]) -> Labels {
@@ -73,6 +71,7 @@ async fn the_first_scrape_has_every_promised_family_at_zero() {
         gaps.expect(!name.ends_with("_created"), format_args!("{name} would be taken for a metric"));
         gaps.expect(!family.help.is_empty(), format_args!("{name} has no help"));
         for sample in &family.samples {
+            gaps.expect(sample.value.is_finite(), format_args!("{name} is {}", sample.value));
             for (label, value) in &sample.labels {
                 gaps.expect(value.len() <= 512, format_args!("{name}: {label} is {} bytes", value.len()));
                 gaps.expect(
@@ -82,6 +81,10 @@ async fn the_first_scrape_has_every_promised_family_at_zero() {
             }
         }
     }
+    let adapters: Vec<Labels> =
+        scrape.family("vllm:lora_requests_info").samples.iter().map(|sample| sample.labels.clone()).collect();
+    let none = labels(&[("max_lora", "0"), ("waiting_lora_adapters", ""), ("running_lora_adapters", "")]);
+    gaps.equal("adapters", adapters, vec![none]);
     gaps.assert_none("GET /metrics before any request");
 }
 
@@ -290,4 +293,40 @@ async fn a_compressed_scrape_is_the_same_text() {
     flate2::read::GzDecoder::new(&reply.body[..]).read_to_string(&mut text).unwrap();
     let inflated = Scrape::parse(&text, Format::Text004).unwrap();
     assert_eq!(inflated.series(), scrape(server.client()).await.series());
+}
+
+#[tokio::test]
+async fn one_call_of_each_route_and_alias_is_counted_once_after_routing() {
+    let server = Options::new(&tiny_model()).start().await;
+    let client = server.client();
+    let model = format!("/v1/models/{MODEL}");
+    let tokens = json!({"model": MODEL, "tokens": [50, 51]});
+    let text = json!({"model": MODEL, "prompt": "ab"});
+    for (method, path, body) in [
+        ("POST", CHAT, chat(2)),
+        ("POST", COMPLETIONS, completion(2)),
+        ("GET", "/v1/models", json!(null)),
+        ("GET", model.as_str(), json!(null)),
+        ("POST", "/tokenize", text),
+        ("POST", "/detokenize", tokens),
+        ("POST", "/reset_prefix_cache", json!(null)),
+    ] {
+        let before = scrape(client).await;
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let headers = [("content-type", "application/json")];
+        let reply = client.request(method, path, &headers, body.to_string().into()).await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        // The books are closed with the last byte, which the client has a moment earlier.
+        let counted = |scrape: &Scrape| scrape.value("http_requests_total", &[]);
+        let after = scrape_until(client, path, |after| counted(after) > counted(&before)).await;
+        assert_eq!(counted(&after) - counted(&before), 1.0, "{path}");
+        let durations = |scrape: &Scrape| -> f64 {
+            let series = scrape.histograms("http_server_request_duration_seconds");
+            series.values().map(|histogram| histogram.count).sum()
+        };
+        assert_eq!(durations(&after) - durations(&before), 1.0, "{path}");
+        let generates = f64::from(u8::from(path == CHAT || path == COMPLETIONS));
+        let ended = after.value(SUCCESS, &[]) - before.value(SUCCESS, &[]);
+        assert_eq!(ended, generates, "{path}");
+    }
 }

@@ -8,10 +8,10 @@ use limpid_tests::gaps::Gaps;
 use limpid_tests::otlp_metrics::{Point, streams};
 use limpid_tests::otlp_receiver::{OtlpReceiver, Transport};
 use limpid_tests::server::{CONTEXT_LENGTH, Options, tiny_model};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::catalogue::{Buckets, SUCCESS};
-use crate::{CHAT, COMPLETIONS, SOON, chat, completion, scrape, scrape_until, sending_to, with};
+use crate::{CHAT, SOON, chat, scrape, scrape_until, sending_to};
 
 const PAGE: &str = include_str!("../../../docs/reference/vllm-compatibility.md");
 
@@ -181,4 +181,46 @@ async fn the_log_says_what_the_engine_does_and_nothing_while_it_is_idle() {
     // The next intervals are idle: a scrape answered two seconds later finds no further line.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     assert_eq!(server.log().matches("Avg generation throughput").count(), 1, "{}", server.log());
+}
+
+#[tokio::test]
+async fn hidden_names_have_the_values_of_what_took_their_place_under_load_and_are_absent_unasked() {
+    const RENAMED: [(&str, &str); 4] = [
+        ("vllm:gpu_cache_usage_perc", "vllm:kv_cache_usage_perc"),
+        ("vllm:gpu_prefix_cache_queries_total", "vllm:prefix_cache_queries_total"),
+        ("vllm:gpu_prefix_cache_hits_total", "vllm:prefix_cache_hits_total"),
+        ("vllm:time_per_output_token_seconds", "vllm:inter_token_latency_seconds"),
+    ];
+    let server = everything().start().await;
+    let client = server.client();
+    let scrapes = async {
+        let mut busy = 0;
+        for _ in 0..20 {
+            let scrape = scrape(client).await;
+            for (old, new) in RENAMED {
+                let values = |name: &str| -> Vec<f64> {
+                    scrape.family(name).samples.iter().map(|sample| sample.value).collect()
+                };
+                assert_eq!(values(old), values(new), "{old} and {new}");
+            }
+            busy += usize::from(scrape.value("vllm:kv_cache_usage_perc", &[]) > 0.0);
+        }
+        assert!(busy > 0, "all twenty scrapes found the server idle");
+    };
+    let load = async {
+        // Goes on for as long as it is looked at.
+        let request = chat(200);
+        loop {
+            futures::future::join_all((0..4).map(|_| client.post(CHAT, &request))).await;
+        }
+    };
+    tokio::select! {
+        () = scrapes => {}
+        () = load => unreachable!("it never ends"),
+    }
+    let plain = Options::new(&tiny_model()).start().await;
+    let scrape = scrape(plain.client()).await;
+    for (old, _) in RENAMED {
+        assert!(!scrape.families.contains_key(old), "{old} is shown unasked");
+    }
 }

@@ -8,10 +8,11 @@ use limpid_tests::exposition::{Labels, Scrape};
 use limpid_tests::gaps::Gaps;
 use limpid_tests::otlp_metrics::{AggregationTemporality, Point, Stream, StreamKind, streams};
 use limpid_tests::otlp_receiver::{OtlpReceiver, Transport};
+use limpid_tests::server::{Options, slow_model, tiny_model};
 use limpid_tests::spans;
 
 use crate::catalogue::SUCCESS;
-use crate::{CHAT, SOON, chat, scrape, scrape_until, sending_to};
+use crate::{CHAT, SOON, chat, quick, scrape, scrape_until, sending_to};
 
 /// A scrape's families in the shape of a push: points by labels, buckets not cumulated.
 fn as_pushed(scrape: &Scrape, name: &str) -> BTreeMap<Labels, Point> {
@@ -186,4 +187,88 @@ async fn deltas_add_up_to_the_scraped_counters() {
     gaps.equal("tokens", sums.get("tokens").copied(), Some(12.0));
     gaps.equal("requests", sums.get("requests").copied(), Some(3.0));
     gaps.assert_none("sum of deltas = counter");
+}
+
+#[tokio::test]
+async fn two_servers_describe_their_metrics_alike_and_themselves_apart() {
+    let mut described = Vec::new();
+    for options in [
+        Options::new(&tiny_model()).arg("--served-model-name", "one"),
+        Options::new(&slow_model())
+            .arg("--served-model-name", "two")
+            .arg("--block-size", "32")
+            .arg("--max-model-len", "512"),
+    ] {
+        let receiver = OtlpReceiver::start().await;
+        let server =
+            quick(options).env("OTEL_EXPORTER_OTLP_ENDPOINT", &receiver.grpc_endpoint()).start().await;
+        let scraped = scrape(server.client()).await;
+        let help: BTreeMap<String, String> =
+            scraped.families.into_iter().map(|(name, family)| (name, family.help)).collect();
+        let (pushed, instance) = receiver
+            .wait_for("an export", SOON, |received| {
+                let message = &received.metrics.first()?.message;
+                let resource = message.resource_metrics.first()?.resource.as_ref()?;
+                let instance = spans::string(&resource.attributes, "service.instance.id")?.to_owned();
+                let descriptions: BTreeMap<String, String> =
+                    streams(message).into_iter().map(|(name, stream)| (name, stream.description)).collect();
+                Some((descriptions, instance))
+            })
+            .await;
+        described.push((help, pushed, instance));
+    }
+    let (one, two) = (&described[0], &described[1]);
+    assert_eq!(one.0, two.0, "HELP");
+    assert_eq!(one.1, two.1, "descriptions");
+    assert_ne!(one.2, two.2, "service.instance.id");
+}
+
+/// The bounds that the GenAI conventions list.
+const GEN_AI: [(&str, &[f64]); 3] = [
+    (
+        "gen_ai.server.request.duration",
+        &[0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92],
+    ),
+    (
+        "gen_ai.server.time_per_output_token",
+        &[0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5],
+    ),
+    (
+        "gen_ai.server.time_to_first_token",
+        &[0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0],
+    ),
+];
+
+#[tokio::test]
+async fn gen_ai_histograms_have_the_conventions_bounds_provider_and_unit() {
+    let receiver = OtlpReceiver::start().await;
+    let server = sending_to(&receiver, Transport::Grpc).start().await;
+    server.client().post(CHAT, &chat(4)).await;
+    let pushed = receiver
+        .wait_for("an export of the request", SOON, |received| {
+            let pushed = streams(&received.metrics.last()?.message);
+            let counted = pushed[GEN_AI[0].0]
+                .points
+                .values()
+                .any(|point| matches!(point, Point::Histogram { count: 1, .. }));
+            counted.then_some(pushed)
+        })
+        .await;
+    let mut gaps = Gaps::default();
+    for (name, wanted) in GEN_AI {
+        let Some(stream) = gaps.some(name, pushed.get(name)) else { continue };
+        gaps.equal(format_args!("{name}'s unit"), stream.unit.as_str(), "s");
+        for (labels, point) in &stream.points {
+            let provider = labels.get("gen_ai.provider.name").map(String::as_str);
+            gaps.equal(format_args!("{name}'s provider"), provider, Some("limpid"));
+            gaps.expect(!labels.contains_key("gen_ai.system"), format_args!("{name} has the old key"));
+            match point {
+                Point::Histogram { bounds, .. } => {
+                    gaps.equal(format_args!("{name}'s bounds"), &bounds[..], wanted)
+                }
+                Point::Number(_) => gaps.note(format_args!("{name} is no histogram")),
+            }
+        }
+    }
+    gaps.assert_none("the GenAI conventions' metrics");
 }
