@@ -33,10 +33,14 @@ def root(spans):
     return next(span for span in spans if span["operationName"] == "engine.step")
 
 
+def count(number, noun):
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def show(spans):
     step = root(spans)
     tokens, requests = tag(step, "limpid.step.num_tokens"), tag(step, "limpid.step.num_requests")
-    print(f"A step of {tokens} tokens of {requests} requests: {step['duration'] / 1e3:.2f} ms")
+    print(f"A step of {count(tokens, 'token')} of {count(requests, 'request')}: {step['duration'] / 1e3:.2f} ms")
     parts = sorted((span for span in spans if parent(span) == step["spanID"]),
                    key=lambda span: span["startTime"])
     for part in parts:

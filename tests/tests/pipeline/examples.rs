@@ -49,16 +49,15 @@ async fn the_detailed_traces_example_draws_the_request_and_prints_two_steps_op_b
     assert!(printed.contains("gen_ai.latency.time_in_model_forward"), "{printed}");
     let steps: Vec<&str> = printed.split("A step of ").skip(1).collect();
     let [prefill, decode] = steps[..] else { panic!("two steps in\n{printed}") };
-    assert!(decode.starts_with("1 tokens of 1 requests"), "{printed}");
+    assert!(decode.starts_with("1 token of 1 request: "), "{printed}");
     for step in [prefill, decode] {
         for part in ["plan", "upload", "forward", "read_back", "sample", "op "] {
             assert!(step.lines().any(|line| line.trim_start().starts_with(part)), "{part} in\n{printed}");
         }
-        // Six layers have one each.
-        let attention = step.lines().find(|line| line.trim_start().starts_with("attention"));
-        let attention: Vec<&str> =
-            attention.map(|line| line.split_whitespace().collect()).unwrap_or_default();
-        assert_eq!((attention.get(1), attention.len()), (Some(&"6"), 5), "{printed}");
+        // Each of the six layers has one; behind its time come the two rates.
+        let down = step.lines().find(|line| line.trim_start().starts_with("down "));
+        let down: Vec<&str> = down.map(|line| line.split_whitespace().collect()).unwrap_or_default();
+        assert_eq!((down.get(1), down.len()), (Some(&"6"), 5), "{printed}");
     }
 }
 

@@ -8,7 +8,7 @@ use limpid_tests::otlp_receiver::{OtlpReceiver, Transport};
 use limpid_tests::server::{MODEL, Options, slow_model};
 use serde_json::{Value, json};
 
-use crate::{CHAT, COMPLETIONS, chat, completion, quick, sending_to, trace, with};
+use crate::{COMPLETIONS, completion, quick, sending_to, trace, with};
 
 /// Tokens of two blocks and some.
 fn prompt() -> Vec<u32> {
@@ -57,12 +57,11 @@ async fn each_choice_has_the_text_that_its_client_got_if_content_is_captured() {
         .env("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
         .start()
         .await;
-    let fields = json!({"n": 3, "temperature": 1, "seed": 7});
-    let answer = server.client().post(CHAT, &with(chat(6), fields)).await.json();
+    let fields = json!({"n": 3, "temperature": 1, "seed": 7, "prompt": prompt()});
+    let answer = server.client().post(COMPLETIONS, &with(completion(12), fields)).await.json();
     let tree = trace(&receiver, "the trace", |trace| trace.models().len() == 3).await;
     let answered = answer["choices"].as_array().expect("choices").iter();
-    let answered: BTreeSet<&str> =
-        answered.map(|choice| choice["message"]["content"].as_str().expect("a text")).collect();
+    let answered: BTreeSet<&str> = answered.map(|choice| choice["text"].as_str().expect("a text")).collect();
     let captured: Vec<Value> = tree
         .models()
         .iter()
