@@ -29,18 +29,21 @@ async fn start_time(options: &Options) -> f64 {
     asked.elapsed().as_secs_f64()
 }
 
-/// The median of the ratios of what was measured in pairs: what else the machine does falls on both sides alike.
-fn median_ratio(mut pairs: Vec<(f64, f64)>) -> f64 {
-    pairs.sort_by(|one, next| (one.1 / one.0).total_cmp(&(next.1 / next.0)));
-    let (plain, with) = pairs[pairs.len() / 2];
+/// How much slower the fastest of the second is than the fastest of the first. What else the machine does comes and
+/// goes, and only adds; who waits for a collector, or works for it, does so every time.
+fn ratio_of_fastest(pairs: &[(f64, f64)]) -> f64 {
+    let (plain, with) = pairs
+        .iter()
+        .fold((f64::MAX, f64::MAX), |fastest, pair| (fastest.0.min(pair.0), fastest.1.min(pair.1)));
     with / plain
 }
 
 /// Runs `measure` until it finds no more than 5 %. Each round measures anew: a machine that is busy by chance
-/// passes sooner or later, one whose telemetry costs more than that does not.
+/// passes sooner or later, one whose telemetry costs more than that does not. Medians under load, which other tests
+/// beside this one would spoil, are for `limpid bench` to compare.
 async fn assert_unhurt(what: &str, mut measure: impl AsyncFnMut() -> f64) {
     let mut ratios = Vec::new();
-    while ratios.len() < 5 {
+    while ratios.len() < 8 {
         ratios.push(measure().await);
         if ratios.last().is_some_and(|ratio| *ratio <= 1.05) {
             return;
@@ -76,7 +79,7 @@ async fn closed_deaf_and_slow_collectors_slow_neither_start_nor_requests_by_5_pe
                 for _ in 0..5 {
                     pairs.push((start_time(&options).await, start_time(&with).await));
                 }
-                median_ratio(pairs)
+                ratio_of_fastest(&pairs)
             })
             .await;
             let with = with.start().await;
@@ -85,7 +88,7 @@ async fn closed_deaf_and_slow_collectors_slow_neither_start_nor_requests_by_5_pe
                 for _ in 0..25 {
                     pairs.push((latency(plain.client()).await, latency(with.client()).await));
                 }
-                median_ratio(pairs)
+                ratio_of_fastest(&pairs)
             })
             .await;
         }
