@@ -116,7 +116,7 @@ async fn what_is_computed_again_after_a_preemption_is_no_hit() {
 async fn cache_usage_is_the_share_of_blocks_that_a_running_request_holds() {
     let server = Options::new(&slow_model()).arg("--num-gpu-blocks-override", "513").start().await;
     let client = server.client();
-    let request = with(request(400), json!({"stream": true}));
+    let request = with(request(4000), json!({"stream": true}));
     let mut stream = client.stream(COMPLETIONS, &[], &request).await;
     let mut seen = 0;
     for _ in 0..150 {
