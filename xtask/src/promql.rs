@@ -23,7 +23,6 @@ pub enum Availability {
 pub const LACKING: &[(&str, &str)] = &[
     ("vllm:nixl_", "limpid has no KV connector"),
     ("vllm:kv_offload_", "limpid has no KV connector"),
-    ("vllm:simple_kv_offload_", "limpid has no KV connector"),
     ("vllm:num_requests_kv_fetch_by_stage", "limpid has no KV connector"),
     ("vllm:spec_decode_", "limpid does not decode speculatively"),
     ("vllm:rl_weight_update_", "limpid's weights do not change"),
@@ -35,7 +34,8 @@ pub const LACKING: &[(&str, &str)] = &[
     ("sglang:num_so_requests_total", "limpid has no structured output"),
     ("sglang:kv_transfer_", "limpid does not disaggregate prefill and decode"),
     ("sglang:num_transfer_failed_reqs_total", "limpid does not disaggregate prefill and decode"),
-    ("sglang:prefetched_tokens_total", "limpid's cache has one tier, the device's"),
+    ("sglang:prefetched_tokens_total", "limpid's cache has no storage behind it"),
+    ("sglang:backuped_tokens_total", "limpid's cache has no storage behind it"),
 ];
 
 /// Names that the pipeline makes: span metrics, the collector's own counts, Prometheus' own series.
