@@ -153,22 +153,28 @@ impl Path {
 
     /// Takes this path on a server of [`broken_model`].
     async fn take(self, client: Client) {
+        /// Of the fixtures.
+        const END_TOKEN: u32 = 2;
         let forced = |token: u32| json!({"logit_bias": {token.to_string(): 100}});
+        // By chance, but neither to the end nor to a failure.
+        let sampled = || {
+            let never = [END_TOKEN, BROKEN_TOKEN].map(|token| (token.to_string(), json!(-100)));
+            json!({"temperature": 1, "logit_bias": serde_json::Map::from_iter(never)})
+        };
         match self {
             Path::Length => self.post(client, COMPLETIONS, &completion(5)).await,
             Path::EndToken => {
-                // The end token of the fixtures.
-                self.post(client, COMPLETIONS, &with(completion(5), forced(2))).await;
+                self.post(client, COMPLETIONS, &with(completion(5), forced(END_TOKEN))).await;
             }
             Path::StopString => {
                 let fields = with(forced(BROKEN_TOKEN - 1), json!({"stop": ["}}"]}));
                 self.post(client, COMPLETIONS, &with(completion(9), fields)).await;
             }
             Path::Choices => {
-                self.post(client, COMPLETIONS, &with(completion(5), json!({"n": 3, "temperature": 1}))).await;
+                self.post(client, COMPLETIONS, &with(completion(5), with(sampled(), json!({"n": 3})))).await;
             }
             Path::BestOf => {
-                let fields = json!({"n": 2, "best_of": 4, "temperature": 1});
+                let fields = with(sampled(), json!({"n": 2, "best_of": 4}));
                 self.post(client, COMPLETIONS, &with(completion(5), fields)).await;
             }
             Path::Invalid => {
