@@ -135,10 +135,10 @@ pub(super) async fn create(
 pub(super) struct Completions;
 
 #[derive(Serialize)]
-struct Completion<'a> {
+struct Completion<'a, Choices> {
     #[serde(flatten)]
     head: &'a Head,
-    choices: &'a [Choice],
+    choices: Choices,
     #[serde(skip_serializing_if = "ChunkUsage::is_absent")]
     usage: ChunkUsage,
 }
@@ -194,23 +194,22 @@ impl Shape for Completions {
     const OBJECT: &'static str = "text_completion";
     const CHUNK_OBJECT: &'static str = "text_completion";
 
-    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> Value {
+    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> impl Serialize {
         let choices: Vec<_> = choices.into_iter().map(|whole| Choice::of(whole, wants_logprobs)).collect();
-        let choices = choices.as_slice();
-        serde_json::json!(Completion { head, choices, usage: ChunkUsage::Total(usage) })
+        Completion { head, choices, usage: ChunkUsage::Total(usage) }
     }
 
-    fn opening(_head: &Head, _index: u32, _usage: ChunkUsage) -> Option<Value> {
-        None
+    fn opening(_head: &Head, _index: u32, _usage: ChunkUsage) -> Option<impl Serialize> {
+        None::<()>
     }
 
-    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> Value {
+    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> impl Serialize {
         let has_logprobs = !delta.logprobs.is_empty();
-        serde_json::json!(Completion { head, choices: &[Choice::of(delta, has_logprobs)], usage })
+        Completion { head, choices: [Choice::of(delta, has_logprobs)], usage }
     }
 
-    fn closing(head: &Head, usage: Usage) -> Value {
-        serde_json::json!(Completion { head, choices: &[], usage: ChunkUsage::Total(usage) })
+    fn closing(head: &Head, usage: Usage) -> impl Serialize {
+        Completion { head, choices: [(); 0], usage: ChunkUsage::Total(usage) }
     }
 }
 

@@ -12,17 +12,16 @@ use axum::response::{IntoResponse, Response};
 use super::App;
 use super::error::{ApiError, ErrorKind};
 
-/// `GET /health`, `GET` and `POST /ping`: 200 as long as requests can be answered, and are.
+/// `GET /health`, `GET` and `POST /ping`: 200 as long as every engine can answer requests, and does.
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<StatusCode, ApiError> {
-    app.check_engine()?;
+    app.check_engines()?;
     match app.frontend.stalled() {
         None => Ok(StatusCode::OK),
-        Some(silence) => Err(ApiError::new(
+        Some((engine, silence)) => Err(ApiError::new(
             ErrorKind::EngineStalled,
             format!(
-                "{} requests are open, and the engine has ended no step for {} s; allowed: \
-                 --engine-iteration-timeout. The device hangs, or steps take longer than that",
-                app.frontend.num_open(),
+                "engine {engine} has open requests and has ended no step for {} s; allowed: \
+                 --engine-iteration-timeout. Its device hangs, or steps take longer than that",
                 silence.as_secs()
             ),
         )),

@@ -1,5 +1,7 @@
 //! The API over a scripted engine: routes, shapes, errors, streams, disconnects.
 
+mod engines;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
@@ -264,7 +266,10 @@ async fn an_engine_that_makes_no_step_for_its_open_request_turns_health_bad_unti
     }
     let error = health.error(503, json!("engine_stalled"));
     let message = error["message"].as_str().expect("a message");
-    assert!(message.contains("1 requests") && message.contains("--engine-iteration-timeout"), "{message}");
+    assert!(
+        message.contains("engine 0 has open requests") && message.contains("--engine-iteration-timeout"),
+        "{message}"
+    );
     api.get("/ping").await.error(503, json!("engine_stalled"));
     assert_eq!(api.get("/metrics").await.status, StatusCode::OK);
     pending.abort();

@@ -1,27 +1,37 @@
 //! `limpid bench`: how fast a model runs here.
 //!
-//! `prefill` and `decode` measure one request straight on a device; `serve` puts a load on a server over HTTP;
-//! `telemetry` compares a server that tells everything with one that tells nothing.
+//! `prefill` and `decode` measure one request, or a batch of them, straight on a device; `serve` puts a load on a
+//! server over HTTP; `telemetry` compares a server that tells everything with one that tells nothing, `scrape` one
+//! that is scraped with one that is not, `http` a server with an engine alone.
 //! Measuring, statistics and presentation are apart; only this file reads arguments and prints.
 
+mod collector;
 mod device;
+mod http;
+mod paired;
 mod report;
+mod scrape;
 mod serve;
+mod server_process;
 mod stats;
 mod telemetry;
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use limpid_engine::device::find_adapter;
+use limpid_engine::device::find_adapters;
+use limpid_engine::gguf::fixture::{TinyLlama, write_tiny_llama};
 use limpid_engine::model::Model;
 
 use crate::client::Client;
 use crate::local::{TargetArgs, file_name};
 use crate::serve::Server;
+use collector::Behaviour;
 use device::{Phase, Workload, measure};
 use report::{LoadReport, RateReport, Setting};
+use scrape::ScrapeReport;
 use serve::{Lengths, Load, run_load};
 use telemetry::TelemetryReport;
 
@@ -38,14 +48,18 @@ pub struct BenchArgs {
 /// What to measure; prefill and decode without a subcommand.
 #[derive(Clone, Debug, clap::Subcommand)]
 enum BenchCommand {
-    /// Prompt tokens per second of one request
+    /// Prompt tokens per second
     Prefill(RateArgs),
-    /// Generated tokens per second of one request
+    /// Generated tokens per second of one request, or of a batch of them
     Decode(RateArgs),
     /// Throughput and latencies of a server under load
     Serve(ServeArgs),
     /// What telemetry costs: tokens per second with everything on and with everything off, in pairs
     Telemetry(TelemetryArgs),
+    /// What scrapes take and cost: their times under load, and tokens per second with and without them, in pairs
+    Scrape(ScrapeArgs),
+    /// What the way over HTTP costs: tokens per second of an engine alone and of a server, in pairs
+    Http(HttpArgs),
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -58,6 +72,9 @@ struct RateArgs {
     /// Tokens to generate
     #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     output_tokens: u32,
+    /// Requests that are decoded together
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    batch: u32,
     /// Measured passes
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
@@ -97,21 +114,78 @@ struct ServeArgs {
     common: CommonArgs,
 }
 
+/// The model of a comparison in pairs.
 #[derive(Clone, Debug, clap::Args)]
-struct TelemetryArgs {
+struct PairedTargetArgs {
     #[command(flatten)]
     target: TargetArgs,
     /// Use a tiny random model, with which the engine and not the device is the bottleneck
     #[arg(long, conflicts_with = "model")]
     tiny: bool,
+}
+
+impl PairedTargetArgs {
+    /// The model's file; `folder` is for one made here.
+    fn model_path(&self, folder: &Path) -> anyhow::Result<PathBuf> {
+        if !self.tiny {
+            return self.target.model_path();
+        }
+        let path = folder.join("tiny.gguf");
+        write_tiny_llama(&path, &TinyLlama { context_length: 4096, ..TinyLlama::default() })?;
+        Ok(path)
+    }
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct TelemetryArgs {
+    #[command(flatten)]
+    model: PairedTargetArgs,
+    /// What the collector does that telemetry is sent to
+    #[arg(long, value_enum, default_value_t = Behaviour::Takes)]
+    collector: Behaviour,
+    #[command(flatten)]
+    paired: PairedArgs,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct ScrapeArgs {
+    #[command(flatten)]
+    model: PairedTargetArgs,
+    /// Scrapes a second during the runs with a scraper
+    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = rate)]
+    scrapes_per_second: f64,
+    /// Scrapes after the runs, one after the other, to see whether memory stays flat
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    idle_scrapes: u32,
+    #[command(flatten)]
+    paired: PairedArgs,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct HttpArgs {
+    #[command(flatten)]
+    model: PairedTargetArgs,
+    #[command(flatten)]
+    paired: PairedArgs,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+/// The load of a comparison in pairs.
+#[derive(Clone, Debug, clap::Args)]
+struct PairedArgs {
     /// Pairs of runs
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: u32,
     /// Clients, each with one request in flight
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     concurrency: u32,
-    /// Requests of all clients together, in each run; runs should take several seconds
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Requests of all clients together, in each run; many runs of about a second tell more than a few long ones
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests: u32,
     /// Prompt lengths in tokens: N or LEAST-MOST
     #[arg(long, value_name = "RANGE", default_value = "16-64")]
@@ -119,8 +193,6 @@ struct TelemetryArgs {
     /// Output lengths in tokens: N or LEAST-MOST
     #[arg(long, value_name = "RANGE", default_value = "32-128")]
     output_tokens: Lengths,
-    #[command(flatten)]
-    common: CommonArgs,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -144,6 +216,8 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         Some(BenchCommand::Decode(rate_args)) => rates(rate_args, &[Phase::Decode]),
         Some(BenchCommand::Serve(serve_args)) => load(serve_args),
         Some(BenchCommand::Telemetry(telemetry_args)) => telemetry_cost(telemetry_args),
+        Some(BenchCommand::Scrape(scrape_args)) => scrape_cost(scrape_args),
+        Some(BenchCommand::Http(http_args)) => http_cost(http_args),
     }
 }
 
@@ -151,6 +225,7 @@ fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
     let workload = Workload {
         prompt_tokens: args.prompt_tokens as usize,
         output_tokens: args.output_tokens as usize,
+        batch: args.batch as usize,
         warmup: args.warmup as usize,
         repetitions: args.repetitions as usize,
         seed: args.common.seed,
@@ -164,8 +239,8 @@ fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
             model.context_length
         );
     }
-    let adapter = find_adapter(args.target.device, false)?;
-    let mut device = adapter.open(&model.program, &model, workload.limits())?;
+    let adapters = find_adapters(args.target.device, false, 1)?;
+    let mut device = adapters[0].open(&model.program, &model, workload.limits())?;
 
     let bar = progress_bar(phases.iter().map(|phase| workload.progress_steps(*phase)).sum());
     let mut results = Vec::new();
@@ -179,10 +254,13 @@ fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
     let bytes = model.program.weight_bytes();
     let report = RateReport {
         setting: Setting::new(name, model.architecture.clone(), bytes, device.info()),
+        model_file: path,
         prompt_tokens: workload.prompt_tokens,
+        batch: workload.batch,
         repetitions: workload.repetitions,
         warmup: workload.warmup,
         seed: workload.seed,
+        prompts: workload.prompts(model.program.vocabulary()),
         results,
     };
     print(args.common.json, &report, RateReport::text)
@@ -221,23 +299,71 @@ async fn load_own_server(target: &TargetArgs, load: Load, bar: &ProgressBar) -> 
     Ok(LoadReport { url, load, result: result? })
 }
 
+impl PairedArgs {
+    fn load(self, seed: u64) -> Load {
+        Load {
+            concurrency: self.concurrency as usize,
+            requests: self.requests as usize,
+            prompt_tokens: self.prompt_tokens,
+            output_tokens: self.output_tokens,
+            seed,
+            stream: true,
+        }
+    }
+}
+
 fn telemetry_cost(args: TelemetryArgs) -> anyhow::Result<()> {
-    let load = Load {
-        concurrency: args.concurrency as usize,
-        requests: args.requests as usize,
-        prompt_tokens: args.prompt_tokens,
-        output_tokens: args.output_tokens,
-        seed: args.common.seed,
-        stream: true,
-    };
-    let path = if args.tiny { None } else { Some(args.target.model_path()?) };
-    let bar = progress_bar(2 * u64::from(args.pairs) * load.requests as u64);
+    let report = in_pairs(&args.model, args.paired, args.common.seed, async |path, load, pairs, bar| {
+        telemetry::compare(path, args.model.target.device, load, args.collector, pairs, bar).await
+    });
+    print(args.common.json, &report?, TelemetryReport::text)
+}
+
+fn scrape_cost(args: ScrapeArgs) -> anyhow::Result<()> {
+    let (rate, idle_scrapes) = (args.scrapes_per_second, args.idle_scrapes as usize);
+    let report = in_pairs(&args.model, args.paired, args.common.seed, async |path, load, pairs, bar| {
+        scrape::compare(path, args.model.target.device, load, rate, idle_scrapes, pairs, bar).await
+    });
+    print(args.common.json, &report?, ScrapeReport::text)
+}
+
+fn http_cost(args: HttpArgs) -> anyhow::Result<()> {
+    let report = in_pairs(&args.model, args.paired, args.common.seed, async |path, load, pairs, bar| {
+        http::compare(path, args.model.target.device, load, pairs, bar).await
+    });
+    print(args.common.json, &report?, |cost| {
+        format!("without: the engine alone; with: over HTTP\n\n{}", cost.text())
+    })
+}
+
+/// Runs a comparison with what all of them need.
+fn in_pairs<R>(
+    model: &PairedTargetArgs,
+    paired: PairedArgs,
+    seed: u64,
+    compare: impl AsyncFnOnce(&Path, Load, usize, &ProgressBar) -> anyhow::Result<R>,
+) -> anyhow::Result<R> {
+    let folder = tempfile::tempdir().context("no temporary folder can be made")?;
+    let path = model.model_path(folder.path())?;
+    let pairs = paired.pairs as usize;
+    let load = paired.load(seed);
+    // One run of each side warms up.
+    let bar = progress_bar((2 * pairs as u64 + 2) * load.requests as u64);
     bar.set_message("requests");
     let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
-    let compared = telemetry::compare(path, args.target.device, load, args.pairs as usize, &bar);
-    let report = runtime.block_on(compared);
+    let report = runtime.block_on(compare(&path, load, pairs, &bar));
+    // A collector that never answers has connections that need no farewell.
+    runtime.shutdown_background();
     bar.finish_and_clear();
-    print(args.common.json, &report?, TelemetryReport::text)
+    report
+}
+
+/// A number of times a second.
+fn rate(text: &str) -> Result<f64, String> {
+    let allowed = 0.01..=10_000.0;
+    (text.parse().ok())
+        .filter(|rate| allowed.contains(rate))
+        .ok_or_else(|| format!("allowed: a number from {} to {}", allowed.start(), allowed.end()))
 }
 
 /// A bar on stderr, which indicatif hides where that is no terminal.

@@ -1,6 +1,7 @@
 //! Results of `limpid bench` as text for people and as JSON for programs. Pure.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
 use limpid_engine::device::DeviceInfo;
 use serde::Serialize;
@@ -50,14 +51,20 @@ impl Setting {
 pub(super) struct RateReport {
     /// Where.
     pub(super) setting: Setting,
+    /// The model's file; not in the table.
+    pub(super) model_file: PathBuf,
     /// Prompt length in tokens; decode starts after it.
     pub(super) prompt_tokens: usize,
+    /// Requests that are decoded together.
+    pub(super) batch: usize,
     /// Measured passes.
     pub(super) repetitions: usize,
     /// Passes before them.
     pub(super) warmup: usize,
-    /// Draws the prompt.
+    /// Draws the prompts.
     pub(super) seed: u64,
+    /// The prompts, as tokens; not in the table.
+    pub(super) prompts: Vec<Vec<u32>>,
     /// One per phase.
     pub(super) results: Vec<Rate>,
 }
@@ -90,9 +97,9 @@ impl RateReport {
         }
         let _ = write!(
             text,
-            "\nMedian of {} passes after {} to warm up; decode follows a prompt of {} tokens; forward is the\n\
-             device's own time for the forward passes, as a share of the whole.\n",
-            self.repetitions, self.warmup, self.prompt_tokens,
+            "\nMedian of {} passes after {} to warm up; batch of {}; decode follows prompts of {} tokens; forward is\n\
+             the device's own time for the forward passes, as a share of the whole.\n",
+            self.repetitions, self.warmup, self.batch, self.prompt_tokens,
         );
         text
     }
@@ -153,7 +160,16 @@ mod tests {
     use super::*;
 
     fn summary(value: f64) -> Summary {
-        Summary { count: 2, mean: value, min: value, p50: value, p90: value, p99: value, max: value }
+        Summary {
+            count: 2,
+            mean: value,
+            deviation: 0.0,
+            min: value,
+            p50: value,
+            p90: value,
+            p99: value,
+            max: value,
+        }
     }
 
     fn rates() -> RateReport {
@@ -172,10 +188,13 @@ mod tests {
                 device_name: "Some CPU".to_owned(),
                 backend: "rust".to_owned(),
             },
+            model_file: PathBuf::from("smol.gguf"),
             prompt_tokens: 512,
+            batch: 1,
             repetitions: 5,
             warmup: 1,
             seed: 0,
+            prompts: vec![vec![1, 2]],
             results: vec![
                 rate(Phase::Prefill, 512, 812.34, Some(0.987)),
                 rate(Phase::Decode, 128, 48.2, None),
@@ -193,8 +212,8 @@ device   cpu (Some CPU, rust)
 prefill      512      812.3      812.3      812.3    98.7 %
 decode       128       48.2       48.2       48.2         -
 
-Median of 5 passes after 1 to warm up; decode follows a prompt of 512 tokens; forward is the
-device's own time for the forward passes, as a share of the whole.
+Median of 5 passes after 1 to warm up; batch of 1; decode follows prompts of 512 tokens; forward is
+the device's own time for the forward passes, as a share of the whole.
 ";
         assert_eq!(rates().text(), expected);
     }

@@ -9,28 +9,48 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// No request is open.
+const IDLE: u64 = u64::MAX;
+
 /// The latest sign of life.
 #[derive(Debug)]
 pub(super) struct Heartbeat {
     started: Instant,
-    /// Milliseconds since `started`.
+    /// Milliseconds since `started`, or [`IDLE`].
     latest: AtomicU64,
 }
 
 impl Heartbeat {
     pub(super) fn new() -> Heartbeat {
-        Heartbeat { started: Instant::now(), latest: AtomicU64::new(0) }
+        Heartbeat { started: Instant::now(), latest: AtomicU64::new(IDLE) }
     }
 
     /// The engine made a step, or has something to do again.
     pub(super) fn beat(&self) {
-        let elapsed = self.started.elapsed().as_millis();
-        self.latest.store(u64::try_from(elapsed).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.latest.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Time since the latest beat.
-    pub(super) fn silence(&self) -> Duration {
-        let latest = Duration::from_millis(self.latest.load(Ordering::Relaxed));
-        self.started.elapsed().saturating_sub(latest)
+    /// The engine has nothing to do.
+    pub(super) fn idle(&self) {
+        self.latest.store(IDLE, Ordering::Relaxed);
+    }
+
+    /// The engine slept and goes on with what it has to do, if there is something.
+    pub(super) fn resume(&self) {
+        let now = self.now();
+        // Fails if it is idle, and then there is nothing to begin anew.
+        let _ = self
+            .latest
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |latest| (latest != IDLE).then_some(now));
+    }
+
+    /// Time since the latest beat; `None` while there is nothing to do.
+    pub(super) fn silence(&self) -> Option<Duration> {
+        let latest = self.latest.load(Ordering::Relaxed);
+        (latest != IDLE).then(|| Duration::from_millis(self.now().saturating_sub(latest)))
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(IDLE - 1)
     }
 }

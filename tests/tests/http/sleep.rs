@@ -108,3 +108,26 @@ async fn sleeping_and_waking_up_are_counted_while_they_take_and_timed_failures_i
     let after = scrape(client).await;
     assert_eq!((counts(&after, "sleep"), counts(&after, "wake")), ((0.0, 2.0), (0.0, 1.0)));
 }
+
+#[tokio::test]
+async fn the_sleep_state_follows_every_level_and_waking_up() {
+    let server = Options::new(&tiny_model()).start().await;
+    let states = async || {
+        let scrape = scrape(server.client()).await;
+        ["awake", "weights_offloaded", "discard_all"]
+            .map(|state| scrape.value("vllm:engine_sleep_state", &[("sleep_state", state)]))
+    };
+    assert_eq!(states().await, [1.0, 0.0, 0.0]);
+    for (path, expected) in [
+        ("/sleep?level=0", [0.0, 0.0, 0.0]),
+        ("/sleep?level=1", [0.0, 1.0, 0.0]),
+        ("/sleep?level=2", [0.0, 0.0, 1.0]),
+        ("/sleep?level=1", [0.0, 0.0, 1.0]),
+        ("/wake_up", [1.0, 0.0, 0.0]),
+        ("/sleep?level=2&mode=wait", [0.0, 0.0, 1.0]),
+        ("/wake_up", [1.0, 0.0, 0.0]),
+    ] {
+        assert_eq!(tell(&server, path).await, 200);
+        assert_eq!(states().await, expected, "after {path}");
+    }
+}

@@ -1,5 +1,5 @@
-//! A step whose ops are timed: a compute pass for each op with a timestamp at either end, read back in the
-//! same wait as the logits.
+//! A step whose ops are timed: a compute pass for each group of ops that one dispatch computes, with a timestamp at
+//! either end, read back in the same wait as the logits.
 //!
 //! It leaves everything else to the plain step, and runs only for steps that somebody wants to look into.
 
@@ -70,13 +70,13 @@ impl WgpuDevice {
         let (tokens, logits_rows) = (batch.tokens.len(), batch.logits_rows.len());
         let mut encoder = self.begin()?;
         let mut ops = Vec::with_capacity(self.program.ops.len());
-        for (op, dispatches) in self.plan.ops(logits_rows) {
+        for (group, dispatches) in self.plan.groups(logits_rows) {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
-                label: Some(&self.program.ops[op].name),
+                label: Some(&self.program.ops[group.start].name),
                 timestamp_writes: Some(clock.writes(ops.len() as u32)),
             });
             self.plan.record(dispatches, &mut pass, tokens, logits_rows)?;
-            ops.push(op);
+            ops.push(group);
         }
         let (queries, bytes) = (2 * ops.len() as u32, 2 * TICK * ops.len() as u64);
         encoder.resolve_query_set(&clock.queries, 0..queries, &clock.resolved, 0);
@@ -99,9 +99,9 @@ impl WgpuDevice {
         // The two clocks have no common zero: the pass ended at the latest when the host saw it end.
         let started = completed.checked_sub(forward).map_or(handed_over, |started| started.max(handed_over));
         detail.forward = Some((started, (started + forward).min(completed)));
-        for (op, ends) in ops.into_iter().zip(ticks.chunks_exact(2)) {
+        for (group, ends) in ops.into_iter().zip(ticks.chunks_exact(2)) {
             let at = started + clock.between(first, ends[0]);
-            detail.push(&self.program, op, batch.shape(), at, clock.between(ends[0], ends[1]));
+            detail.push(&self.program, group, batch.shape(), at, clock.between(ends[0], ends[1]));
         }
         drop(view);
         clock.readback.unmap();

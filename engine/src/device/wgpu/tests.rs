@@ -297,14 +297,23 @@ fn a_timed_step_gives_the_same_logits_and_the_time_of_every_op() {
         }
         let needed = |op: &&Op| wants_logits || !matches!(op.kind, OpKind::GatherRows { .. });
         let expected: Vec<&str> = program.ops.iter().take_while(needed).map(|op| op.name.as_str()).collect();
-        let names: Vec<&str> = detail.ops.iter().map(|op| op.name.as_str()).collect();
+        // Ops computed together have a name of all: `op.3+4`.
+        let names: Vec<String> = detail.ops.iter().flat_map(|op| names_of(&op.name)).collect();
         assert_eq!(names, expected);
+        assert!(detail.ops.len() < expected.len());
         let (from, to) = detail.forward.expect("it was measured");
         assert!(
             start <= from && from <= to && to <= end && times.forward.is_some_and(|time| !time.is_zero())
         );
         assert!(detail.ops.iter().all(|op| op.started >= from && op.flops + op.bytes_read > 0));
     }
+}
+
+fn names_of(joined: &str) -> Vec<String> {
+    let mut parts = joined.split('+');
+    let first = parts.next().unwrap_or_default();
+    let place = first.rsplit_once('.').map_or("", |(place, _)| place);
+    std::iter::once(first.to_owned()).chain(parts.map(|own| format!("{place}.{own}"))).collect()
 }
 
 #[test]
@@ -314,6 +323,7 @@ fn what_is_over_a_limit_is_refused_by_name_before_it_is_allocated() {
     let weights = random_weights(&program, &mut Random::new(27));
     let open = |limits: DeviceLimits, max_binding: u64, max_workgroups: u32| {
         let rig = Rig::try_open(&program, &weights, limits, |options| {
+            options.mapping = Mapping::Hardware;
             options.max_binding = options.max_binding.min(max_binding);
             options.max_workgroups = max_workgroups;
         });
@@ -364,7 +374,10 @@ fn every_kernel() -> Vec<Kernel> {
     let software = [true, false].map(|shuffle| Mapping::Software { shuffle });
     let mut variants = vec![
         rope::variants(3, 8),
-        store_kv::variants(33),
+        store_kv::variants(33, 11, false),
+        store_kv::variants(32, 8, true),
+        store_kv::rope_variants(12, 32, false),
+        store_kv::rope_variants(12, 32, true),
         silu_mul::variants(33),
         gather_rows::variants(33),
         add_bias::variants(33),
@@ -372,8 +385,37 @@ fn every_kernel() -> Vec<Kernel> {
     for mapping in software.into_iter().chain([Mapping::Hardware]) {
         variants.push(rms_norm::variants(mapping, 3));
         for format in TensorType::ALL {
-            variants.push(embed::variants(format, 64));
-            variants.push(matmul::variants(format, 65, mapping));
+            variants.push(embed::variants(format, 64, mapping));
+            let input = match mapping {
+                Mapping::Hardware => matmul::Input::Buffer,
+                Mapping::Software { .. } => matmul::Input::Window(1 << 16),
+            };
+            let shape = matmul::Shape {
+                format,
+                features: 65,
+                outputs: 1,
+                gated: false,
+                accumulate: true,
+                aligned: 1,
+                input,
+            };
+            variants.push(matmul::variants(shape, mapping));
+            if format == TensorType::Q4_1 {
+                for (outputs, gated, aligned) in [(2, false, 4), (3, false, 1), (1, true, 1), (1, true, 4)] {
+                    let accumulate = false;
+                    variants.push(matmul::variants(
+                        matmul::Shape {
+                            outputs,
+                            gated,
+                            accumulate,
+                            aligned,
+                            input: matmul::Input::Buffer,
+                            ..shape
+                        },
+                        mapping,
+                    ));
+                }
+            }
         }
         for (num_heads, num_kv_heads, head_size) in [(9, 3, 64), (1, 1, 1), (8, 1, 257), (5, 1, 6)] {
             let shape = AttentionShape { num_heads, num_kv_heads, head_size, block_size: 16, scale: 1.0 };

@@ -129,7 +129,10 @@ impl Vllm {
             let count = Arc::new(AtomicU64::new(0));
             let read = Arc::clone(&count);
             let series = attributes(row, identity, &[("operation", operation)]);
-            instruments.observe_gauge(row, series, move || read.load(Ordering::Relaxed) as f64);
+            // The series have no label for the engine, and an operation is for all engines.
+            if identity.engine == 0 {
+                instruments.observe_gauge(row, series, move || read.load(Ordering::Relaxed) as f64);
+            }
             count
         };
         sleep_operation("release_kv_cache_memory");
