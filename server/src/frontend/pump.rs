@@ -11,6 +11,7 @@ use limpid_engine::request::{FinishReason, RequestEventKind, RequestId, RequestO
 use limpid_telemetry::{ModelTelemetry, RequestProgress};
 use tokio::sync::{mpsc, watch};
 
+use super::heartbeat::Heartbeat;
 use super::{Delta, ENGINE_ERROR, Engine, Event, Finish, Lane, Load, OpenRequest, TextModel};
 
 pub(super) struct Pump {
@@ -19,6 +20,7 @@ pub(super) struct Pump {
     text: Arc<dyn TextModel>,
     alive: Arc<AtomicBool>,
     load: Arc<Load>,
+    heartbeat: Arc<Heartbeat>,
     open: HashMap<RequestId, Box<OpenRequest>>,
     /// Requests that are open in the whole frontend, and how many of them were counted for this task.
     num_open: Arc<watch::Sender<usize>>,
@@ -34,6 +36,7 @@ impl Pump {
             text,
             alive: Arc::clone(&lane.alive),
             load: Arc::clone(&lane.load),
+            heartbeat: Arc::clone(&lane.heartbeat),
             open: HashMap::new(),
             num_open,
             num_counted: 0,
@@ -57,9 +60,15 @@ impl Pump {
         match event {
             Event::Open(request) if self.engine_ended => request.engine_gone(Instant::now()),
             Event::Open(request) => {
+                if self.open.is_empty() {
+                    self.heartbeat.beat();
+                }
                 self.open.insert(request.id, request);
             }
-            Event::Step(step) => self.step(step),
+            Event::Step(step) => {
+                self.heartbeat.beat();
+                self.step(step);
+            }
             Event::AbortAll => self.open.keys().for_each(|id| self.engine.abort(*id)),
             Event::EngineEnded => {
                 self.engine_ended = true;
@@ -72,6 +81,9 @@ impl Pump {
     }
 
     fn count_open(&mut self) {
+        if self.open.is_empty() {
+            self.heartbeat.idle();
+        }
         let counted = std::mem::replace(&mut self.num_counted, self.open.len());
         if counted != self.open.len() {
             self.num_open.send_modify(|num_open| *num_open = *num_open + self.open.len() - counted);
@@ -172,6 +184,9 @@ mod tests {
     };
     use crate::testing::{ByteModel, RecordingEngine, telemetry};
 
+    /// How long the engine may make no step.
+    const PATIENCE: Duration = Duration::from_millis(20);
+
     struct World {
         engine: Arc<RecordingEngine>,
         frontend: Frontend,
@@ -184,7 +199,8 @@ mod tests {
             let engine = Arc::new(RecordingEngine::default());
             let limits = AdmissionLimits { max_num_queued_reqs: Some(3), max_num_queued_tokens: None };
             let parts = EngineParts { engine: Arc::clone(&engine) as _, events, telemetry: telemetry().1 };
-            let (frontend, _tasks) = Frontend::start(vec![parts], &(Arc::new(ByteModel) as _), limits, None);
+            let (frontend, _tasks) =
+                Frontend::start(vec![parts], &(Arc::new(ByteModel) as _), limits, None, PATIENCE);
             World { engine, frontend, sink: Some(sink) }
         }
 
@@ -406,6 +422,30 @@ mod tests {
         world.step(id, "a", Some(FinishReason::Stop));
         rest(&mut first).await;
         assert!(world.frontend.open(World::request(&[], 1)).is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_engine_is_stalled_if_requests_are_open_and_no_step_comes() {
+        let world = World::new();
+        let stalls = async || {
+            // Waiting can only make it true, so a slow machine changes nothing.
+            tokio::time::sleep(2 * PATIENCE).await;
+            world.frontend.stalled()
+        };
+        assert_eq!(stalls().await, None, "an idle engine has nothing to do");
+        let (id, mut generation) = world.open(&[]);
+        assert!(stalls().await.is_some_and(|(engine, silence)| engine == 0 && silence > PATIENCE));
+        world.step(id, "a", None);
+        generation.next().await.expect("the step came");
+        assert!(stalls().await.is_some(), "and no other");
+        world.engine.fall_asleep();
+        assert_eq!(stalls().await, None, "asleep, requests wait");
+        world.frontend.wake_up().await.expect("the engine answers").expect("it wakes up");
+        assert!(stalls().await.is_some());
+        world.step(id, "b", Some(FinishReason::Stop));
+        rest(&mut generation).await;
+        world.frontend.drained().await;
+        assert_eq!(stalls().await, None, "idle again");
     }
 
     #[tokio::test]
