@@ -23,7 +23,7 @@ use self::team::Team;
 use super::batch_check::check_batch;
 use super::{
     Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteDetail, ExecuteTimes,
-    WeightSource,
+    Peak, WeightSource,
 };
 use crate::kernels::rope::reference::frequencies;
 use crate::program::{OpKind, Program, Rows, WeightId};
@@ -33,6 +33,7 @@ mod formats;
 mod machine;
 mod matmul;
 mod packed;
+mod peak;
 mod plan;
 mod rows;
 mod shared;
@@ -294,6 +295,10 @@ impl Device for CpuDevice {
             from = to;
         }
         Ok(ExecuteTimes { forward: Some(ended - started) })
+    }
+
+    fn peak(&mut self) -> Result<Peak, DeviceError> {
+        Ok(CpuDevice::peak(self))
     }
 
     fn opening(&self) -> &[Phase] {
