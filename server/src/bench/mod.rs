@@ -1,10 +1,12 @@
 //! `limpid bench`: how fast a model runs here.
 //!
 //! `prefill` and `decode` measure one request, or a batch of them, straight on a device; `kernels` shows
-//! which ops take the time; `serve` puts a load on a server over HTTP; `telemetry` compares a server that tells everything with one that tells nothing.
+//! which ops take the time; `serve` puts a load on a server over HTTP; `http` compares a
+//! server with the engine alone; `telemetry` compares a server that tells everything with one that tells nothing.
 //! Measuring, statistics and presentation are apart; only this file reads arguments and prints.
 
 mod device;
+mod http;
 mod kernels;
 mod report;
 mod serve;
@@ -23,6 +25,7 @@ use crate::client::Client;
 use crate::local::{TargetArgs, file_name};
 use crate::serve::Server;
 use device::{Phase, Workload, measure};
+use http::HttpReport;
 use report::{KernelReport, LoadReport, RateReport, Setting};
 use serve::{Lengths, Load, run_load};
 use telemetry::TelemetryReport;
@@ -48,8 +51,10 @@ enum BenchCommand {
     Kernels(RateArgs),
     /// Throughput and latencies of a server under load
     Serve(ServeArgs),
+    /// What HTTP costs: tokens per second of a server and of the engine alone, in pairs
+    Http(PairArgs),
     /// What telemetry costs: tokens per second with everything on and with everything off, in pairs
-    Telemetry(TelemetryArgs),
+    Telemetry(PairArgs),
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -105,7 +110,7 @@ struct ServeArgs {
 }
 
 #[derive(Clone, Debug, clap::Args)]
-struct TelemetryArgs {
+struct PairArgs {
     #[command(flatten)]
     target: TargetArgs,
     /// Use a tiny random model, with which the engine and not the device is the bottleneck
@@ -151,7 +156,8 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         Some(BenchCommand::Decode(rate_args)) => rates(rate_args, &[Phase::Decode]),
         Some(BenchCommand::Kernels(rate_args)) => kernels_of(rate_args),
         Some(BenchCommand::Serve(serve_args)) => load(serve_args),
-        Some(BenchCommand::Telemetry(telemetry_args)) => telemetry_cost(telemetry_args),
+        Some(BenchCommand::Http(pair_args)) => http_cost(pair_args),
+        Some(BenchCommand::Telemetry(pair_args)) => telemetry_cost(pair_args),
     }
 }
 
@@ -266,23 +272,40 @@ async fn load_own_server(target: &TargetArgs, load: Load, bar: &ProgressBar) -> 
     Ok(LoadReport { url, load, result: result? })
 }
 
-fn telemetry_cost(args: TelemetryArgs) -> anyhow::Result<()> {
-    let load = Load {
-        concurrency: args.concurrency as usize,
-        requests: args.requests as usize,
-        prompt_tokens: args.prompt_tokens,
-        output_tokens: args.output_tokens,
-        seed: args.common.seed,
-        stream: true,
-    };
-    let path = if args.tiny { None } else { Some(args.target.model_path()?) };
-    let bar = progress_bar(2 * u64::from(args.pairs) * load.requests as u64);
-    bar.set_message("requests");
+fn http_cost(args: PairArgs) -> anyhow::Result<()> {
+    let (path, load, bar) = args.prepare()?;
+    let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
+    let compared = http::compare(path, args.target.device, load, args.pairs as usize, &bar);
+    let report = runtime.block_on(compared);
+    bar.finish_and_clear();
+    print(args.common.json, &report?, HttpReport::text)
+}
+
+fn telemetry_cost(args: PairArgs) -> anyhow::Result<()> {
+    let (path, load, bar) = args.prepare()?;
     let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
     let compared = telemetry::compare(path, args.target.device, load, args.pairs as usize, &bar);
     let report = runtime.block_on(compared);
     bar.finish_and_clear();
     print(args.common.json, &report?, TelemetryReport::text)
+}
+
+impl PairArgs {
+    /// The model's file unless it is to be a tiny one, the load, and a bar for all its requests.
+    fn prepare(&self) -> anyhow::Result<(Option<PathBuf>, Load, ProgressBar)> {
+        let load = Load {
+            concurrency: self.concurrency as usize,
+            requests: self.requests as usize,
+            prompt_tokens: self.prompt_tokens.clone(),
+            output_tokens: self.output_tokens.clone(),
+            seed: self.common.seed,
+            stream: true,
+        };
+        let path = if self.tiny { None } else { Some(self.target.model_path()?) };
+        let bar = progress_bar(2 * u64::from(self.pairs) * load.requests as u64);
+        bar.set_message("requests");
+        Ok((path, load, bar))
+    }
 }
 
 /// A bar on stderr, which indicatif hides where that is no terminal.

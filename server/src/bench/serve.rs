@@ -154,7 +154,8 @@ pub(super) async fn run_load(
     Ok(result)
 }
 
-async fn token_pool(client: &Client, model: &str) -> anyhow::Result<Vec<u64>> {
+/// Token ids of the passage that prompts are drawn from.
+pub(super) async fn token_pool(client: &Client, model: &str) -> anyhow::Result<Vec<u64>> {
     let body = json!({ "model": model, "prompt": PASSAGE, "add_special_tokens": false });
     let answer = client.post("/tokenize", &body).await?;
     let ids: Vec<u64> = answer["tokens"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
@@ -164,13 +165,25 @@ async fn token_pool(client: &Client, model: &str) -> anyhow::Result<Vec<u64>> {
     }
 }
 
+/// A request as the engine sees it.
+pub(super) struct TokenRequest {
+    pub(super) prompt: Vec<u64>,
+    pub(super) output_tokens: usize,
+}
+
 /// Request number `number`: the same for the same load, whoever sends it.
-fn request(load: &Load, model: &str, pool: &[u64], number: usize) -> Value {
+pub(super) fn token_request(load: &Load, pool: &[u64], number: usize) -> TokenRequest {
     let mut random = ChaCha8Rng::seed_from_u64(load.seed);
     random.set_stream(number as u64);
     let prompt_tokens = random.random_range(load.prompt_tokens.range());
     let output_tokens = random.random_range(load.output_tokens.range());
-    let prompt: Vec<u64> = (0..prompt_tokens).map(|_| pool[random.random_range(0..pool.len())]).collect();
+    let prompt = (0..prompt_tokens).map(|_| pool[random.random_range(0..pool.len())]).collect();
+    TokenRequest { prompt, output_tokens }
+}
+
+/// The same for a server.
+fn request(load: &Load, model: &str, pool: &[u64], number: usize) -> Value {
+    let TokenRequest { prompt, output_tokens } = token_request(load, pool, number);
     let mut body = json!({
         "model": model,
         "prompt": prompt,

@@ -156,13 +156,14 @@ impl Collector {
 }
 
 /// This binary as a server. Dropping it ends it.
-struct ServerProcess {
-    url: String,
+pub(super) struct ServerProcess {
+    pub(super) url: String,
     _child: Child,
 }
 
 impl ServerProcess {
-    async fn start(
+    /// Starts it; with a collector it tells everything, without one nothing.
+    pub(super) async fn start(
         model: &Path,
         device: DeviceChoice,
         collector: Option<SocketAddr>,
