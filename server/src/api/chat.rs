@@ -17,6 +17,7 @@ use super::observe::RequestContext;
 use super::params::{
     MAX_LOGPROBS, Params, Unsupported, absent, empty, integer, off, one, refuse_unsupported,
 };
+use super::sse::Events;
 use super::wire::{ChunkUsage, Head, StopReason, UsageBody, finish_reason, log_probability, token_text};
 use crate::frontend::{Delta, Logprob, TokenLogprob, Usage};
 
@@ -277,8 +278,8 @@ impl Logprobs {
 }
 
 impl Chat {
-    fn chunk(head: &Head, choices: &[ChunkChoice], usage: ChunkUsage) -> Value {
-        serde_json::json!(Chunk { head, choices, usage })
+    fn chunk(head: &Head, choices: &[ChunkChoice], usage: ChunkUsage, events: &mut Events) {
+        events.push(&Chunk { head, choices, usage });
     }
 }
 
@@ -298,7 +299,7 @@ impl Shape for Chat {
         serde_json::json!(Completion { head, choices, usage: usage.into() })
     }
 
-    fn opening(head: &Head, index: u32, usage: ChunkUsage) -> Option<Value> {
+    fn opening(head: &Head, index: u32, usage: ChunkUsage, events: &mut Events) {
         let choice = ChunkChoice {
             index,
             delta: ChunkDelta { role: Some("assistant"), content: Some(String::new()) },
@@ -306,10 +307,10 @@ impl Shape for Chat {
             finish_reason: None,
             stop_reason: None,
         };
-        Some(Chat::chunk(head, &[choice], usage))
+        Chat::chunk(head, &[choice], usage, events);
     }
 
-    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> Value {
+    fn piece(head: &Head, delta: Delta, usage: ChunkUsage, events: &mut Events) {
         let choice = ChunkChoice {
             index: delta.index,
             logprobs: (!delta.logprobs.is_empty()).then(|| Logprobs::of(&delta.logprobs)),
@@ -317,10 +318,10 @@ impl Shape for Chat {
             stop_reason: delta.finish.as_ref().and_then(StopReason::of),
             delta: ChunkDelta { role: None, content: (!delta.text.is_empty()).then_some(delta.text) },
         };
-        Chat::chunk(head, &[choice], usage)
+        Chat::chunk(head, &[choice], usage, events);
     }
 
-    fn closing(head: &Head, usage: Usage) -> Value {
-        Chat::chunk(head, &[], ChunkUsage::Total(usage))
+    fn closing(head: &Head, usage: Usage, events: &mut Events) {
+        Chat::chunk(head, &[], ChunkUsage::Total(usage), events);
     }
 }

@@ -17,6 +17,7 @@ use super::observe::RequestContext;
 use super::params::{
     MAX_CHOICES, MAX_LOGPROBS, Params, Unsupported, absent, empty, integer, refuse_unsupported,
 };
+use super::sse::Events;
 use super::wire::{ChunkUsage, Head, StopReason, finish_reason, log_probability, token_text};
 use crate::frontend::{Delta, TokenLogprob, Usage};
 
@@ -197,17 +198,15 @@ impl Shape for Completions {
         serde_json::json!(Completion { head, choices, usage: ChunkUsage::Total(usage) })
     }
 
-    fn opening(_head: &Head, _index: u32, _usage: ChunkUsage) -> Option<Value> {
-        None
-    }
+    fn opening(_head: &Head, _index: u32, _usage: ChunkUsage, _events: &mut Events) {}
 
-    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> Value {
+    fn piece(head: &Head, delta: Delta, usage: ChunkUsage, events: &mut Events) {
         let has_logprobs = !delta.logprobs.is_empty();
-        serde_json::json!(Completion { head, choices: &[Choice::of(delta, has_logprobs)], usage })
+        events.push(&Completion { head, choices: &[Choice::of(delta, has_logprobs)], usage });
     }
 
-    fn closing(head: &Head, usage: Usage) -> Value {
-        serde_json::json!(Completion { head, choices: &[], usage: ChunkUsage::Total(usage) })
+    fn closing(head: &Head, usage: Usage, events: &mut Events) {
+        events.push(&Completion { head, choices: &[], usage: ChunkUsage::Total(usage) });
     }
 }
 

@@ -15,7 +15,7 @@ use super::App;
 use super::error::{ApiError, ErrorKind};
 use super::observe::RequestContext;
 use super::params::Params;
-use super::sse;
+use super::sse::{self, Events};
 use super::wire::{ChunkUsage, Head, is_failure, unix_seconds};
 use crate::frontend::{Delta, Finish, Generation, NewRequest, Usage};
 
@@ -28,12 +28,12 @@ pub(super) trait Shape: Send + 'static {
 
     /// A whole answer.
     fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> Value;
-    /// The chunk before the first piece of a choice, if there is one.
-    fn opening(head: &Head, index: u32, usage: ChunkUsage) -> Option<Value>;
-    /// The chunk of one piece.
-    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> Value;
-    /// The chunk with the usage, behind the last piece.
-    fn closing(head: &Head, usage: Usage) -> Value;
+    /// Sends the chunk before the first piece of a choice, if there is one.
+    fn opening(head: &Head, index: u32, usage: ChunkUsage, events: &mut Events);
+    /// Sends the chunk of one piece.
+    fn piece(head: &Head, delta: Delta, usage: ChunkUsage, events: &mut Events);
+    /// Sends the chunk with the usage, behind the last piece.
+    fn closing(head: &Head, usage: Usage, events: &mut Events);
 }
 
 /// What an answer is called and how long it may be.
