@@ -83,6 +83,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAME", num_args = 1.., value_parser = not_empty())]
     pub served_model_name: Vec<String>,
 
+    /// Engines in this process, each with its own scheduler, KV cache and share of the device, or a device of its own
+    /// where there are several; the limits below are those of each engine
+    #[arg(long, value_name = "COUNT", default_value_t = EngineConfig::default().data_parallel_size)]
+    pub data_parallel_size: usize,
+
     /// Longest sequence in tokens, prompt and answer together [default: the model's context length]
     #[arg(long, value_name = "TOKENS")]
     pub max_model_len: Option<usize>,
@@ -304,6 +309,7 @@ impl ServeArgs {
 
     fn engine_config(&self) -> EngineConfig {
         EngineConfig {
+            data_parallel_size: self.data_parallel_size,
             max_model_len: self.max_model_len,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
@@ -423,7 +429,7 @@ mod tests {
     #[test]
     fn every_flag_of_the_engine_reaches_it() {
         let args = serve(
-            "m.gguf --max-model-len 100 --max-num-seqs 2 --max-num-batched-tokens 3 --block-size 4 \
+            "m.gguf --data-parallel-size 8 --max-model-len 100 --max-num-seqs 2 --max-num-batched-tokens 3 --block-size 4 \
              --num-gpu-blocks-override 5 --gpu-memory-utilization 0.5 --no-enable-prefix-caching \
              --scheduling-policy priority --kv-cache-metrics --kv-cache-metrics-sample 0.25 \
              --max-num-queued-reqs 6 --max-num-queued-tokens 7 --served-model-name a b --api-key k --api-key l",
@@ -432,6 +438,7 @@ mod tests {
         assert_eq!((args.api_key.len(), args.model.as_deref()), (2, Some("m.gguf")));
         let options = args.options("m.gguf".into());
         let expected = EngineConfig {
+            data_parallel_size: 8,
             max_model_len: Some(100),
             max_num_seqs: 2,
             max_num_batched_tokens: 3,

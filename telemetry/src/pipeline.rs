@@ -182,8 +182,10 @@ impl Telemetry {
             false => (Vec::new(), None),
         };
         let tracing = self.inner.tracing.clone();
-        let model_name = identity.model_name;
-        ModelTelemetry { inner: Arc::new(ModelInner { dialects, load, log_stats, tracing, model_name }) }
+        let ModelIdentity { model_name, engine, .. } = identity;
+        ModelTelemetry {
+            inner: Arc::new(ModelInner { dialects, load, log_stats, tracing, model_name, engine }),
+        }
     }
 
     /// Metrics of HTTP requests over `scheme`. The series that `routes` will need exist at 0 from here on.
@@ -467,6 +469,7 @@ struct ModelInner {
     log_stats: Option<LogStats>,
     tracing: Tracing,
     model_name: String,
+    engine: u32,
 }
 
 impl ModelTelemetry {
@@ -482,7 +485,7 @@ impl ModelTelemetry {
 
     /// Draws a sampled step, with links to the requests of its batch.
     pub fn step_traced(&self, detail: &StepDetail, requests: Vec<RequestLink>) {
-        step_span::step(&self.inner.tracing, detail, requests);
+        step_span::step(&self.inner.tracing, self.inner.engine, detail, requests);
     }
 
     /// Opens a request below its HTTP span.
@@ -498,7 +501,8 @@ impl ModelTelemetry {
         num_choices: usize,
     ) -> Vec<RequestGuard> {
         let inner = &self.inner;
-        let span = || RequestSpan::start(&inner.tracing, http.as_ref(), &inner.model_name, &started);
+        let span =
+            || RequestSpan::start(&inner.tracing, http.as_ref(), &inner.model_name, inner.engine, &started);
         RequestGuard::choices(self, &started, http.as_ref(), num_choices, span)
     }
 
@@ -534,5 +538,7 @@ impl ModelTelemetry {
     }
 }
 
+#[cfg(test)]
+mod engine_tests;
 #[cfg(test)]
 mod tests;

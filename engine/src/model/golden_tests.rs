@@ -77,10 +77,10 @@ fn compare(name: &str) {
     assert_eq!(model.architecture, name);
     let program = &model.program;
     check(name, "the references", &mut ReferenceDevice::open(program, &model, LIMITS), &golden);
-    let open = |adapter: Box<dyn Adapter>| adapter.open(program, &model, LIMITS).unwrap();
-    check(name, "the CPU", &mut *open(Box::new(device::cpu::CpuAdapter::new())), &golden);
-    match device::wgpu::find(false) {
-        Ok(adapter) => check(name, "wgpu", &mut *open(adapter), &golden),
+    let open = |adapter: &dyn Adapter| adapter.open(program, &model, LIMITS).unwrap();
+    check(name, "the CPU", &mut *open(&device::cpu::CpuAdapter::new()), &golden);
+    match device::wgpu::find(false, 1) {
+        Ok(adapters) => check(name, "wgpu", &mut *open(&*adapters[0]), &golden),
         Err(error) => test_support::skip_without_adapter(&error.to_string()),
     }
 }

@@ -17,7 +17,6 @@ use super::observe::RequestContext;
 use super::params::{
     MAX_LOGPROBS, Params, Unsupported, absent, empty, integer, off, one, refuse_unsupported,
 };
-use super::sse::Events;
 use super::wire::{ChunkUsage, Head, StopReason, UsageBody, finish_reason, log_probability, token_text};
 use crate::frontend::{Delta, Logprob, TokenLogprob, Usage};
 
@@ -212,10 +211,10 @@ struct Message {
 }
 
 #[derive(Serialize)]
-struct Chunk<'a> {
+struct Chunk<'a, Choices> {
     #[serde(flatten)]
     head: &'a Head,
-    choices: &'a [ChunkChoice],
+    choices: Choices,
     #[serde(skip_serializing_if = "ChunkUsage::is_absent")]
     usage: ChunkUsage,
 }
@@ -277,17 +276,11 @@ impl Logprobs {
     }
 }
 
-impl Chat {
-    fn chunk(head: &Head, choices: &[ChunkChoice], usage: ChunkUsage, events: &mut Events) {
-        events.push(&Chunk { head, choices, usage });
-    }
-}
-
 impl Shape for Chat {
     const OBJECT: &'static str = "chat.completion";
     const CHUNK_OBJECT: &'static str = "chat.completion.chunk";
 
-    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> Value {
+    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> impl Serialize {
         let choice = |whole: Delta| Choice {
             index: whole.index,
             logprobs: wants_logprobs.then(|| Logprobs::of(&whole.logprobs)),
@@ -296,10 +289,10 @@ impl Shape for Chat {
             message: Message { role: "assistant", content: whole.text },
         };
         let choices = choices.into_iter().map(choice).collect();
-        serde_json::json!(Completion { head, choices, usage: usage.into() })
+        Completion { head, choices, usage: usage.into() }
     }
 
-    fn opening(head: &Head, index: u32, usage: ChunkUsage, events: &mut Events) {
+    fn opening(head: &Head, index: u32, usage: ChunkUsage) -> Option<impl Serialize> {
         let choice = ChunkChoice {
             index,
             delta: ChunkDelta { role: Some("assistant"), content: Some(String::new()) },
@@ -307,10 +300,10 @@ impl Shape for Chat {
             finish_reason: None,
             stop_reason: None,
         };
-        Chat::chunk(head, &[choice], usage, events);
+        Some(Chunk { head, choices: [choice], usage })
     }
 
-    fn piece(head: &Head, delta: Delta, usage: ChunkUsage, events: &mut Events) {
+    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> impl Serialize {
         let choice = ChunkChoice {
             index: delta.index,
             logprobs: (!delta.logprobs.is_empty()).then(|| Logprobs::of(&delta.logprobs)),
@@ -318,10 +311,10 @@ impl Shape for Chat {
             stop_reason: delta.finish.as_ref().and_then(StopReason::of),
             delta: ChunkDelta { role: None, content: (!delta.text.is_empty()).then_some(delta.text) },
         };
-        Chat::chunk(head, &[choice], usage, events);
+        Chunk { head, choices: [choice], usage }
     }
 
-    fn closing(head: &Head, usage: Usage, events: &mut Events) {
-        Chat::chunk(head, &[], ChunkUsage::Total(usage), events);
+    fn closing(head: &Head, usage: Usage) -> impl Serialize {
+        Chunk { head, choices: [(); 0], usage: ChunkUsage::Total(usage) }
     }
 }

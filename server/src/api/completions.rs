@@ -17,7 +17,6 @@ use super::observe::RequestContext;
 use super::params::{
     MAX_CHOICES, MAX_LOGPROBS, Params, Unsupported, absent, empty, integer, refuse_unsupported,
 };
-use super::sse::Events;
 use super::wire::{ChunkUsage, Head, StopReason, finish_reason, log_probability, token_text};
 use crate::frontend::{Delta, TokenLogprob, Usage};
 
@@ -133,10 +132,10 @@ pub(super) async fn create(
 pub(super) struct Completions;
 
 #[derive(Serialize)]
-struct Completion<'a> {
+struct Completion<'a, Choices> {
     #[serde(flatten)]
     head: &'a Head,
-    choices: &'a [Choice],
+    choices: Choices,
     #[serde(skip_serializing_if = "ChunkUsage::is_absent")]
     usage: ChunkUsage,
 }
@@ -192,21 +191,22 @@ impl Shape for Completions {
     const OBJECT: &'static str = "text_completion";
     const CHUNK_OBJECT: &'static str = "text_completion";
 
-    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> Value {
+    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> impl Serialize {
         let choices: Vec<_> = choices.into_iter().map(|whole| Choice::of(whole, wants_logprobs)).collect();
-        let choices = choices.as_slice();
-        serde_json::json!(Completion { head, choices, usage: ChunkUsage::Total(usage) })
+        Completion { head, choices, usage: ChunkUsage::Total(usage) }
     }
 
-    fn opening(_head: &Head, _index: u32, _usage: ChunkUsage, _events: &mut Events) {}
+    fn opening(_head: &Head, _index: u32, _usage: ChunkUsage) -> Option<impl Serialize> {
+        None::<()>
+    }
 
-    fn piece(head: &Head, delta: Delta, usage: ChunkUsage, events: &mut Events) {
+    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> impl Serialize {
         let has_logprobs = !delta.logprobs.is_empty();
-        events.push(&Completion { head, choices: &[Choice::of(delta, has_logprobs)], usage });
+        Completion { head, choices: [Choice::of(delta, has_logprobs)], usage }
     }
 
-    fn closing(head: &Head, usage: Usage, events: &mut Events) {
-        events.push(&Completion { head, choices: &[], usage: ChunkUsage::Total(usage) });
+    fn closing(head: &Head, usage: Usage) -> impl Serialize {
+        Completion { head, choices: [(); 0], usage: ChunkUsage::Total(usage) }
     }
 }
 

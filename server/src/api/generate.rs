@@ -9,13 +9,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use limpid_telemetry::Operation;
-use serde_json::Value;
+use serde::Serialize;
 
 use super::App;
 use super::error::{ApiError, ErrorKind};
-use super::observe::RequestContext;
+use super::observe::{DATA_PARALLEL_RANK, RequestContext};
 use super::params::Params;
-use super::sse::{self, Events};
+use super::sse;
 use super::wire::{ChunkUsage, Head, is_failure, unix_seconds};
 use crate::frontend::{Delta, Finish, Generation, NewRequest, Usage};
 
@@ -27,13 +27,13 @@ pub(super) trait Shape: Send + 'static {
     const CHUNK_OBJECT: &'static str;
 
     /// A whole answer.
-    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> Value;
-    /// Sends the chunk before the first piece of a choice, if there is one.
-    fn opening(head: &Head, index: u32, usage: ChunkUsage, events: &mut Events);
-    /// Sends the chunk of one piece.
-    fn piece(head: &Head, delta: Delta, usage: ChunkUsage, events: &mut Events);
-    /// Sends the chunk with the usage, behind the last piece.
-    fn closing(head: &Head, usage: Usage, events: &mut Events);
+    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> impl Serialize;
+    /// The chunk before the first piece of a choice, if there is one.
+    fn opening(head: &Head, index: u32, usage: ChunkUsage) -> Option<impl Serialize>;
+    /// The chunk of one piece.
+    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> impl Serialize;
+    /// The chunk with the usage, behind the last piece.
+    fn closing(head: &Head, usage: Usage) -> impl Serialize;
 }
 
 /// What an answer is called and how long it may be.
@@ -86,6 +86,7 @@ impl App {
             skip_special_tokens: params.skip_special_tokens,
             priority: params.priority,
             cache_salt: params.cache_salt,
+            data_parallel_rank: self.data_parallel_rank(context)?,
             recorded: params.recorded,
         })?;
         if stream {
@@ -95,6 +96,22 @@ impl App {
         }
         let (choices, usage) = fold(&mut generation, best_of).await?;
         Ok(Json(S::whole(&head, best(choices, n), usage, wants_logprobs)).into_response())
+    }
+}
+
+impl App {
+    /// The engine that the client chose, if it did.
+    fn data_parallel_rank(&self, context: &RequestContext) -> Result<Option<usize>, ApiError> {
+        let Some(rank) = &context.data_parallel_rank else { return Ok(None) };
+        let found = String::from_utf8_lossy(rank.as_bytes());
+        let engines = self.frontend.num_engines();
+        match found.parse::<usize>().ok().filter(|rank| *rank < engines) {
+            Some(rank) => Ok(Some(rank)),
+            None => {
+                let shown: String = found.chars().take(100).collect();
+                Err(ApiError::field(DATA_PARALLEL_RANK.as_str(), shown, format!("0 to {}", engines - 1)))
+            }
+        }
     }
 }
 

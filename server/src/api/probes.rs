@@ -12,9 +12,9 @@ use axum::response::{IntoResponse, Response};
 use super::App;
 use super::error::{ApiError, ErrorKind};
 
-/// `GET /health`, `GET` and `POST /ping`: 200 as long as requests can be answered.
+/// `GET /health`, `GET` and `POST /ping`: 200 as long as every engine can answer requests.
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<StatusCode, ApiError> {
-    app.check_engine()?;
+    app.check_engines()?;
     Ok(StatusCode::OK)
 }
 

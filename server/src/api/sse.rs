@@ -1,6 +1,7 @@
 //! Streamed answers: server-sent events in OpenAI's shape.
 //!
-//! An opening chunk a choice, one chunk a piece with the pieces of different choices in the order they come, the usage chunk if it was asked for, `[DONE]`. An error after the
+//! An opening chunk a choice, one chunk a piece with the pieces of different choices in the order they come, the
+//! usage chunk if it was asked for, `[DONE]`. Pieces that a slow reader left lying are one piece. An error after the
 //! beginning is one event with the error object, and the stream ends without `[DONE]`.
 
 use std::convert::Infallible;
@@ -8,7 +9,7 @@ use std::convert::Infallible;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use futures::{FutureExt, stream};
+use futures::stream;
 use serde::Serialize;
 
 use super::generate::{Shape, next};
@@ -17,9 +18,6 @@ use crate::frontend::{Delta, Generation, Usage};
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
 const CACHE_CONTROL: HeaderValue = HeaderValue::from_static("no-cache");
-
-/// Bytes from which on waiting pieces are left for the next write.
-const MAX_WRITE: usize = 16 << 10;
 
 /// Where a stream is.
 struct State {
@@ -59,53 +57,44 @@ pub(super) fn response<S: Shape>(
 }
 
 impl State {
-    /// The next events; `None` at the end. Pieces that wait already go out together, so that a server under load
-    /// writes less often; a piece that is alone waits for nobody.
+    /// The next events; `None` at the end.
     async fn next<S: Shape>(&mut self) -> Option<Bytes> {
         let generation = self.generation.as_mut()?;
         let usage = if self.include_usage { ChunkUsage::Null } else { ChunkUsage::Absent };
         let mut events = Events::default();
-        let mut piece = match self.first.take() {
+        let delta = match self.first.take() {
             Some(first) => {
                 for index in (0..).take(self.num_choices) {
-                    S::opening(&self.head, index, usage, &mut events);
+                    if let Some(opening) = S::opening(&self.head, index, usage) {
+                        events.push(&opening);
+                    }
                 }
-                Ok(first)
+                first
             }
-            None => next(generation).await,
-        };
-        loop {
-            let delta = match piece {
+            None => match next(generation).await {
                 Ok(delta) => delta,
                 Err(error) => {
                     self.generation = None;
                     events.push(&error.body());
                     return Some(events.into());
                 }
-            };
-            if let Some(finish) = &delta.finish {
-                self.total.add_choice(delta.index, finish.usage);
-            }
-            let is_last = generation.is_finished() && delta.finish.is_some();
-            S::piece(&self.head, delta, usage, &mut events);
-            if is_last {
-                self.generation = None;
-                self.close::<S>(&mut events);
-                return Some(events.into());
-            }
-            if events.0.len() >= MAX_WRITE {
-                return Some(events.into());
-            }
-            match next(generation).now_or_never() {
-                Some(waiting) => piece = waiting,
-                None => return Some(events.into()),
-            }
+            },
+        };
+        if let Some(finish) = &delta.finish {
+            self.total.add_choice(delta.index, finish.usage);
         }
+        let is_last = generation.is_finished() && delta.finish.is_some();
+        events.push(&S::piece(&self.head, delta, usage));
+        if is_last {
+            self.generation = None;
+            self.close::<S>(&mut events);
+        }
+        Some(events.into())
     }
 
     fn close<S: Shape>(&self, events: &mut Events) {
         if self.include_usage {
-            S::closing(&self.head, self.total, events);
+            events.push(&S::closing(&self.head, self.total));
         }
         events.0.extend_from_slice(b"data: [DONE]\n\n");
     }
@@ -113,11 +102,10 @@ impl State {
 
 /// Events as bytes. JSON never contains a line break, so an event is one line.
 #[derive(Default)]
-pub(super) struct Events(Vec<u8>);
+struct Events(Vec<u8>);
 
 impl Events {
-    /// Adds an event.
-    pub(super) fn push(&mut self, data: &impl Serialize) {
+    fn push(&mut self, data: &impl Serialize) {
         self.0.extend_from_slice(b"data: ");
         // Writing plain data to memory cannot fail.
         serde_json::to_writer(&mut self.0, data).unwrap_or_default();

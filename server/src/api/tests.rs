@@ -1,5 +1,7 @@
 //! The API over a scripted engine: routes, shapes, errors, streams, disconnects.
 
+mod engines;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
@@ -255,26 +257,6 @@ async fn dropping_a_whole_answer_aborts_its_request() {
     pending.abort();
     aborts.wait_for(|aborts| *aborts == 1).await.expect("the engine lives");
     api.frontend.drained().await;
-}
-
-#[tokio::test]
-async fn pieces_that_wait_for_the_client_go_out_in_one_write_and_in_order() {
-    let api = ToyApi::new(&[]);
-    let body = json!({"prompt": "abcdef", "max_tokens": 32, "stream": true}).to_string();
-    let request = Request::post("/v1/completions").header(header::CONTENT_TYPE, "application/json");
-    let request = request.body(Body::from(body)).expect("a request");
-    // The answer is there once its first piece is; nobody reads on until the last one is there, too.
-    let response = api.router.clone().oneshot(request).await.expect("infallible");
-    api.frontend.drained().await;
-    let mut stream = response.into_body();
-    let frame = stream.frame().await.expect("all of it").expect("no error");
-    let text = String::from_utf8(frame.into_data().expect("data").to_vec()).expect("text");
-    assert!(text.ends_with("data: [DONE]\n\n") && stream.frame().await.is_none(), "{text}");
-    let answer = Answer { status: StatusCode::OK, headers: HeaderMap::new(), body: text };
-    let pieces = answer.chunks();
-    assert!(pieces.len() > 1);
-    let texts = pieces.iter().map(|piece| piece["choices"][0]["text"].as_str().expect("a text"));
-    assert!(texts.collect::<String>().starts_with("abcdef"));
 }
 
 #[tokio::test]

@@ -1,32 +1,38 @@
 //! `limpid bench`: how fast a model runs here.
 //!
-//! `prefill` and `decode` measure one request, or a batch of them, straight on a device; `kernels` shows
-//! which ops take the time; `serve` puts a load on a server over HTTP; `http` compares a
-//! server with the engine alone; `telemetry` compares a server that tells everything with one that tells nothing.
+//! `prefill` and `decode` measure one request, or a batch of them, straight on a device; `kernels` shows which ops take
+//! the time; `serve` puts a load on a server over HTTP; `telemetry` compares a server that tells everything with one that tells nothing, `scrape` one
+//! that is scraped with one that is not, `http` a server with an engine alone.
 //! Measuring, statistics and presentation are apart; only this file reads arguments and prints.
 
+mod collector;
 mod device;
 mod http;
 mod kernels;
+mod paired;
 mod report;
+mod scrape;
 mod serve;
+mod server_process;
 mod stats;
 mod telemetry;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use limpid_engine::device::{Device, find_adapter};
+use limpid_engine::device::{Device, find_adapters};
+use limpid_engine::gguf::fixture::{TinyLlama, write_tiny_llama};
 use limpid_engine::model::Model;
 
 use crate::client::Client;
 use crate::local::{TargetArgs, file_name};
 use crate::serve::Server;
+use collector::Behaviour;
 use device::{Phase, Workload, measure};
-use http::HttpReport;
 use report::{KernelReport, LoadReport, RateReport, Setting};
+use scrape::ScrapeReport;
 use serve::{Lengths, Load, run_load};
 use telemetry::TelemetryReport;
 
@@ -51,10 +57,12 @@ enum BenchCommand {
     Kernels(RateArgs),
     /// Throughput and latencies of a server under load
     Serve(ServeArgs),
-    /// What HTTP costs: tokens per second of a server and of the engine alone, in pairs
-    Http(PairArgs),
     /// What telemetry costs: tokens per second with everything on and with everything off, in pairs
-    Telemetry(PairArgs),
+    Telemetry(TelemetryArgs),
+    /// What scrapes take and cost: their times under load, and tokens per second with and without them, in pairs
+    Scrape(ScrapeArgs),
+    /// What the way over HTTP costs: tokens per second of an engine alone and of a server, in pairs
+    Http(HttpArgs),
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -109,21 +117,78 @@ struct ServeArgs {
     common: CommonArgs,
 }
 
+/// The model of a comparison in pairs.
 #[derive(Clone, Debug, clap::Args)]
-struct PairArgs {
+struct PairedTargetArgs {
     #[command(flatten)]
     target: TargetArgs,
     /// Use a tiny random model, with which the engine and not the device is the bottleneck
     #[arg(long, conflicts_with = "model")]
     tiny: bool,
+}
+
+impl PairedTargetArgs {
+    /// The model's file; `folder` is for one made here.
+    fn model_path(&self, folder: &Path) -> anyhow::Result<PathBuf> {
+        if !self.tiny {
+            return self.target.model_path();
+        }
+        let path = folder.join("tiny.gguf");
+        write_tiny_llama(&path, &TinyLlama { context_length: 4096, ..TinyLlama::default() })?;
+        Ok(path)
+    }
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct TelemetryArgs {
+    #[command(flatten)]
+    model: PairedTargetArgs,
+    /// What the collector does that telemetry is sent to
+    #[arg(long, value_enum, default_value_t = Behaviour::Takes)]
+    collector: Behaviour,
+    #[command(flatten)]
+    paired: PairedArgs,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct ScrapeArgs {
+    #[command(flatten)]
+    model: PairedTargetArgs,
+    /// Scrapes a second during the runs with a scraper
+    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = rate)]
+    scrapes_per_second: f64,
+    /// Scrapes after the runs, one after the other, to see whether memory stays flat
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    idle_scrapes: u32,
+    #[command(flatten)]
+    paired: PairedArgs,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+struct HttpArgs {
+    #[command(flatten)]
+    model: PairedTargetArgs,
+    #[command(flatten)]
+    paired: PairedArgs,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+/// The load of a comparison in pairs.
+#[derive(Clone, Debug, clap::Args)]
+struct PairedArgs {
     /// Pairs of runs
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: u32,
     /// Clients, each with one request in flight
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=4096))]
     concurrency: u32,
-    /// Requests of all clients together, in each run; runs should take several seconds
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Requests of all clients together, in each run; many runs of about a second tell more than a few long ones
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests: u32,
     /// Prompt lengths in tokens: N or LEAST-MOST
     #[arg(long, value_name = "RANGE", default_value = "16-64")]
@@ -131,8 +196,6 @@ struct PairArgs {
     /// Output lengths in tokens: N or LEAST-MOST
     #[arg(long, value_name = "RANGE", default_value = "32-128")]
     output_tokens: Lengths,
-    #[command(flatten)]
-    common: CommonArgs,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -156,8 +219,9 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         Some(BenchCommand::Decode(rate_args)) => rates(rate_args, &[Phase::Decode]),
         Some(BenchCommand::Kernels(rate_args)) => kernels_of(rate_args),
         Some(BenchCommand::Serve(serve_args)) => load(serve_args),
-        Some(BenchCommand::Http(pair_args)) => http_cost(pair_args),
-        Some(BenchCommand::Telemetry(pair_args)) => telemetry_cost(pair_args),
+        Some(BenchCommand::Telemetry(telemetry_args)) => telemetry_cost(telemetry_args),
+        Some(BenchCommand::Scrape(scrape_args)) => scrape_cost(scrape_args),
+        Some(BenchCommand::Http(http_args)) => http_cost(http_args),
     }
 }
 
@@ -188,8 +252,8 @@ impl Bench {
                 model.context_length
             );
         }
-        let adapter = find_adapter(args.target.device, false)?;
-        let device = adapter.open(&model.program, &model, workload.limits())?;
+        let adapters = find_adapters(args.target.device, false, 1)?;
+        let device = adapters[0].open(&model.program, &model, workload.limits())?;
         Ok(Bench { path, model, device, workload })
     }
 
@@ -272,40 +336,71 @@ async fn load_own_server(target: &TargetArgs, load: Load, bar: &ProgressBar) -> 
     Ok(LoadReport { url, load, result: result? })
 }
 
-fn http_cost(args: PairArgs) -> anyhow::Result<()> {
-    let (path, load, bar) = args.prepare()?;
-    let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
-    let compared = http::compare(path, args.target.device, load, args.pairs as usize, &bar);
-    let report = runtime.block_on(compared);
-    bar.finish_and_clear();
-    print(args.common.json, &report?, HttpReport::text)
+impl PairedArgs {
+    fn load(self, seed: u64) -> Load {
+        Load {
+            concurrency: self.concurrency as usize,
+            requests: self.requests as usize,
+            prompt_tokens: self.prompt_tokens,
+            output_tokens: self.output_tokens,
+            seed,
+            stream: true,
+        }
+    }
 }
 
-fn telemetry_cost(args: PairArgs) -> anyhow::Result<()> {
-    let (path, load, bar) = args.prepare()?;
-    let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
-    let compared = telemetry::compare(path, args.target.device, load, args.pairs as usize, &bar);
-    let report = runtime.block_on(compared);
-    bar.finish_and_clear();
+fn telemetry_cost(args: TelemetryArgs) -> anyhow::Result<()> {
+    let report = in_pairs(&args.model, args.paired, args.common.seed, async |path, load, pairs, bar| {
+        telemetry::compare(path, args.model.target.device, load, args.collector, pairs, bar).await
+    });
     print(args.common.json, &report?, TelemetryReport::text)
 }
 
-impl PairArgs {
-    /// The model's file unless it is to be a tiny one, the load, and a bar for all its requests.
-    fn prepare(&self) -> anyhow::Result<(Option<PathBuf>, Load, ProgressBar)> {
-        let load = Load {
-            concurrency: self.concurrency as usize,
-            requests: self.requests as usize,
-            prompt_tokens: self.prompt_tokens.clone(),
-            output_tokens: self.output_tokens.clone(),
-            seed: self.common.seed,
-            stream: true,
-        };
-        let path = if self.tiny { None } else { Some(self.target.model_path()?) };
-        let bar = progress_bar(2 * u64::from(self.pairs) * load.requests as u64);
-        bar.set_message("requests");
-        Ok((path, load, bar))
-    }
+fn scrape_cost(args: ScrapeArgs) -> anyhow::Result<()> {
+    let (rate, idle_scrapes) = (args.scrapes_per_second, args.idle_scrapes as usize);
+    let report = in_pairs(&args.model, args.paired, args.common.seed, async |path, load, pairs, bar| {
+        scrape::compare(path, args.model.target.device, load, rate, idle_scrapes, pairs, bar).await
+    });
+    print(args.common.json, &report?, ScrapeReport::text)
+}
+
+fn http_cost(args: HttpArgs) -> anyhow::Result<()> {
+    let report = in_pairs(&args.model, args.paired, args.common.seed, async |path, load, pairs, bar| {
+        http::compare(path, args.model.target.device, load, pairs, bar).await
+    });
+    print(args.common.json, &report?, |cost| {
+        format!("without: the engine alone; with: over HTTP\n\n{}", cost.text())
+    })
+}
+
+/// Runs a comparison with what all of them need.
+fn in_pairs<R>(
+    model: &PairedTargetArgs,
+    paired: PairedArgs,
+    seed: u64,
+    compare: impl AsyncFnOnce(&Path, Load, usize, &ProgressBar) -> anyhow::Result<R>,
+) -> anyhow::Result<R> {
+    let folder = tempfile::tempdir().context("no temporary folder can be made")?;
+    let path = model.model_path(folder.path())?;
+    let pairs = paired.pairs as usize;
+    let load = paired.load(seed);
+    // One run of each side warms up.
+    let bar = progress_bar((2 * pairs as u64 + 2) * load.requests as u64);
+    bar.set_message("requests");
+    let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
+    let report = runtime.block_on(compare(&path, load, pairs, &bar));
+    // A collector that never answers has connections that need no farewell.
+    runtime.shutdown_background();
+    bar.finish_and_clear();
+    report
+}
+
+/// A number of times a second.
+fn rate(text: &str) -> Result<f64, String> {
+    let allowed = 0.01..=10_000.0;
+    (text.parse().ok())
+        .filter(|rate| allowed.contains(rate))
+        .ok_or_else(|| format!("allowed: a number from {} to {}", allowed.start(), allowed.end()))
 }
 
 /// A bar on stderr, which indicatif hides where that is no terminal.

@@ -220,7 +220,16 @@ mod tests {
     use super::*;
 
     fn summary(value: f64) -> Summary {
-        Summary { count: 2, mean: value, min: value, p50: value, p90: value, p99: value, max: value }
+        Summary {
+            count: 2,
+            mean: value,
+            deviation: 0.0,
+            min: value,
+            p50: value,
+            p90: value,
+            p99: value,
+            max: value,
+        }
     }
 
     fn rates() -> RateReport {

@@ -154,7 +154,7 @@ pub(super) async fn run_load(
     Ok(result)
 }
 
-/// Token ids of the passage that prompts are drawn from.
+/// Token ids to draw prompts from: those of a passage, as the server tokenises it.
 pub(super) async fn token_pool(client: &Client, model: &str) -> anyhow::Result<Vec<u64>> {
     let body = json!({ "model": model, "prompt": PASSAGE, "add_special_tokens": false });
     let answer = client.post("/tokenize", &body).await?;
@@ -165,25 +165,17 @@ pub(super) async fn token_pool(client: &Client, model: &str) -> anyhow::Result<V
     }
 }
 
-/// A request as the engine sees it.
-pub(super) struct TokenRequest {
-    pub(super) prompt: Vec<u64>,
-    pub(super) output_tokens: usize,
-}
-
-/// Request number `number`: the same for the same load, whoever sends it.
-pub(super) fn token_request(load: &Load, pool: &[u64], number: usize) -> TokenRequest {
+/// What request number `number` asks for: the same for the same load, whoever sends it.
+pub(super) fn draw(load: &Load, pool: &[u64], number: usize) -> (Vec<u64>, usize) {
     let mut random = ChaCha8Rng::seed_from_u64(load.seed);
     random.set_stream(number as u64);
     let prompt_tokens = random.random_range(load.prompt_tokens.range());
     let output_tokens = random.random_range(load.output_tokens.range());
-    let prompt = (0..prompt_tokens).map(|_| pool[random.random_range(0..pool.len())]).collect();
-    TokenRequest { prompt, output_tokens }
+    ((0..prompt_tokens).map(|_| pool[random.random_range(0..pool.len())]).collect(), output_tokens)
 }
 
-/// The same for a server.
 fn request(load: &Load, model: &str, pool: &[u64], number: usize) -> Value {
-    let TokenRequest { prompt, output_tokens } = token_request(load, pool, number);
+    let (prompt, output_tokens) = draw(load, pool, number);
     let mut body = json!({
         "model": model,
         "prompt": prompt,

@@ -25,7 +25,7 @@ use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::api::{self, AppParts};
 use crate::cli::ServeArgs;
-use crate::frontend::{AdmissionLimits, Frontend};
+use crate::frontend::{AdmissionLimits, EngineParts, Frontend};
 use crate::store;
 
 use listener::{Connections, Port};
@@ -75,9 +75,9 @@ pub struct RunningServer {
     /// Where it listens.
     pub addr: SocketAddr,
     frontend: Frontend,
-    frontend_task: JoinHandle<()>,
+    frontend_tasks: Vec<JoinHandle<()>>,
     connections: Connections,
-    stats_task: Option<JoinHandle<()>>,
+    stats_tasks: Vec<JoinHandle<()>>,
     telemetry: Telemetry,
     shutdown_timeout: Duration,
 }
@@ -104,20 +104,16 @@ impl Server {
         let opened = tokio::task::spawn_blocking(move || startup::open(&options, span_processors))
             .await
             .context("the start-up failed")??;
-        let Opened {
-            engine,
-            events,
-            telemetry,
-            model_telemetry,
-            text,
-            device,
-            max_model_len,
-            has_priorities,
-        } = opened;
-        let stats_task =
-            log_stats_interval.map(|interval| tokio::spawn(log_stats(model_telemetry.clone(), interval)));
-        let (frontend, frontend_task) =
-            Frontend::start(events, engine, model_telemetry, std::sync::Arc::clone(&text), admission);
+        let Opened { engines, telemetry, text, device, max_model_len, has_priorities, prefix_block_size } =
+            opened;
+        let stats_tasks = match log_stats_interval {
+            Some(interval) => {
+                let log = |engine: &EngineParts| tokio::spawn(log_stats(engine.telemetry.clone(), interval));
+                engines.iter().map(log).collect()
+            }
+            None => Vec::new(),
+        };
+        let (frontend, frontend_tasks) = Frontend::start(engines, &text, admission, prefix_block_size);
         let router = api::router(AppParts {
             frontend: frontend.clone(),
             telemetry: telemetry.clone(),
@@ -134,9 +130,9 @@ impl Server {
         Ok(RunningServer {
             addr,
             frontend,
-            frontend_task,
+            frontend_tasks,
             connections,
-            stats_task,
+            stats_tasks,
             telemetry,
             shutdown_timeout,
         })
@@ -162,15 +158,15 @@ impl RunningServer {
         let books = async {
             // Clients that went away last may still have a request in the engine, which ends it now.
             let _ended = tokio::task::spawn_blocking(move || frontend.shutdown()).await;
-            let _ended = (&mut self.frontend_task).await;
+            for task in &mut self.frontend_tasks {
+                let _ended = task.await;
+            }
         };
         if timeout(BOOKS_TIMEOUT, books).await.is_err() {
-            tracing::warn!("the engine did not end in time; its open requests are closed as aborted");
-            self.frontend_task.abort();
+            tracing::warn!("an engine did not end in time; its open requests are closed as aborted");
+            self.frontend_tasks.iter().for_each(JoinHandle::abort);
         }
-        if let Some(task) = &self.stats_task {
-            task.abort();
-        }
+        self.stats_tasks.iter().for_each(JoinHandle::abort);
         for lost in self.telemetry.shutdown(FLUSH_TIMEOUT).await {
             tracing::warn!("{lost}");
         }
@@ -178,7 +174,7 @@ impl RunningServer {
     }
 }
 
-/// Says every so often what the engine does.
+/// Says every so often what an engine does.
 async fn log_stats(telemetry: ModelTelemetry, interval: Duration) {
     let mut interval = tokio::time::interval(interval);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -67,6 +67,7 @@ fn kind(row: &Row) -> &'static str {
 fn labels(row: &Row) -> String {
     let label = |label: &super::Label| match label.values {
         Values::Closed(values) if values.len() > 1 => format!("`{}` ({})", label.name, values.join(", ")),
+        Values::Rank => format!("`{}` (with several engines)", label.name),
         _ => format!("`{}`", label.name),
     };
     row.labels.iter().map(label).collect::<Vec<_>>().join(", ")

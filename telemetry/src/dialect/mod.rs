@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use opentelemetry::KeyValue;
 
-use crate::catalogue::{Row, Values};
+use crate::catalogue::{Label, Row, Values};
 use crate::config::MetricsDialect;
 use crate::identity::ModelIdentity;
 use crate::instruments::Instruments;
@@ -83,11 +83,11 @@ pub(crate) fn attributes(
     identity: &ModelIdentity,
     chosen: &[(&'static str, &'static str)],
 ) -> Vec<KeyValue> {
-    row.labels
-        .iter()
-        .map(|label| match label.values {
+    let attribute = |label: &Label| {
+        Some(match label.values {
             Values::ModelName => KeyValue::new(label.name, identity.model_name.clone()),
-            Values::Engine => KeyValue::new(label.name, identity.engine.to_string()),
+            Values::Rank if identity.data_parallel_size <= 1 => return None,
+            Values::Engine | Values::Rank => KeyValue::new(label.name, identity.engine.to_string()),
             Values::Constant(value) => KeyValue::new(label.name, value),
             Values::Setting => {
                 let value = identity.cache_config.iter().find(|(name, _)| *name == label.name);
@@ -98,5 +98,6 @@ pub(crate) fn attributes(
                 KeyValue::new(label.name, value.map(|(_, value)| *value).unwrap_or_default())
             }
         })
-        .collect()
+    };
+    row.labels.iter().filter_map(attribute).collect()
 }

@@ -2,12 +2,20 @@
 
 use std::time::Duration;
 
+use limpid_tests::client::Client;
 use limpid_tests::otlp_receiver::{OtlpReceiver, Transport};
 use limpid_tests::server::{Options, slow_model, tiny_model};
 use limpid_tests::spans;
 use serde_json::json;
 
 use crate::{COMPLETIONS, completion, scrape, scrape_until, with};
+
+/// `vllm:admission_rejections` by limit: of requests, of tokens.
+async fn rejections(client: Client) -> [f64; 2] {
+    let scrape = scrape(client).await;
+    ["max_num_queued_reqs", "max_num_queued_tokens"]
+        .map(|reason| scrape.value("vllm:admission_rejections_total", &[("reason", reason)]))
+}
 
 #[tokio::test]
 async fn beyond_the_limit_of_requests_there_is_503_and_a_server_span_only() {
@@ -27,6 +35,7 @@ async fn beyond_the_limit_of_requests_there_is_503_and_a_server_span_only() {
         (refused.header("retry-after"), &refused.json()["error"]["code"]),
         ("1", &json!("server_overloaded"))
     );
+    assert_eq!(rejections(client).await, [1.0, 0.0], "once, however many choices were asked for");
     assert_eq!(client.post(COMPLETIONS, &completion(4)).await.status, 200, "one place is left");
     let trace = receiver
         .wait_for("the refused request's trace", Duration::from_secs(30), |received| {
@@ -66,7 +75,9 @@ async fn prompts_that_wait_fill_the_limit_of_tokens_and_answers_empty_it() {
         scrape.value("vllm:num_requests_waiting", &[]) == 1.0
     })
     .await;
+    assert_eq!(rejections(client).await, [0.0, 0.0]);
     assert_eq!(client.post(COMPLETIONS, &completion(3)).await.status, 503);
+    assert_eq!(rejections(client).await, [0.0, 1.0]);
     drop(first);
     assert_eq!(second.await.expect("no panic").status, 200);
     assert_eq!(client.post(COMPLETIONS, &completion(3)).await.status, 200);

@@ -1,6 +1,7 @@
 //! The prefix cache as clients and operators see it.
 
 use http::Method;
+use limpid_tests::exposition::Scrape;
 use limpid_tests::server::{Options, Server, slow_model, tiny_model};
 use serde_json::{Value, json};
 
@@ -67,4 +68,40 @@ async fn a_forced_reset_lets_running_requests_go_on_as_if_nothing_had_been() {
     assert_eq!(scrape.value("vllm:num_preemptions_total", &[]), 1.0);
     assert_eq!(scrape.value("vllm:prefix_cache_queries_total", &[]), 2.0 * 67.0);
     assert_eq!(scrape.histogram("vllm:request_num_preemptions").sum, 1.0);
+}
+
+#[tokio::test]
+async fn blocks_tell_how_long_they_kept_their_contents() {
+    // Eight blocks, of which a request takes four at the most.
+    let options =
+        Options::new(&tiny_model()).arg("--max-model-len", "64").arg("--num-gpu-blocks-override", "9");
+    let families = ["vllm:kv_block_lifetime_seconds", "vllm:kv_block_idle_before_evict_seconds"];
+    let gaps = "vllm:kv_block_reuse_gap_seconds";
+    let unwatched = options.clone().start().await;
+    let names = scrape(unwatched.client()).await.families;
+    assert!(!names.contains_key(gaps) && families.iter().all(|family| !names.contains_key(*family)));
+
+    let server = options.plain("--kv-cache-metrics").arg("--kv-cache-metrics-sample", "1").start().await;
+    let client = server.client();
+    let ask = |first: u64| async move {
+        let prompt: Vec<u64> = (0..2 * BLOCK + 3).map(|position| 40 + (first + position) % 60).collect();
+        let answer = client.post(COMPLETIONS, &with(completion(2), json!({"prompt": prompt}))).await.json();
+        answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("cached_tokens")
+    };
+    assert_eq!([ask(0).await, ask(0).await, ask(0).await], [0, 2 * BLOCK, 2 * BLOCK]);
+    let scraped = scrape(client).await;
+    let count = |scrape: &Scrape, family| scrape.histogram(family).count;
+    // Only the block behind the prompt's full ones was handed out again, twice.
+    assert_eq!((count(&scraped, families[0]), count(&scraped, gaps)), (2.0, 0.0));
+    // Each takes three blocks and leaves two with contents, so the last two overwrite those of the first.
+    for first in [1, 2, 3, 4] {
+        assert_eq!(ask(first).await, 0);
+    }
+    let scraped = scrape(client).await;
+    let [lifetime, idle] = families.map(|family| scraped.histogram(family));
+    assert_eq!(lifetime.count, idle.count);
+    assert!(lifetime.count >= 4.0, "{lifetime:?}");
+    assert!(0.0 < idle.sum && idle.sum < lifetime.sum, "{idle:?} {lifetime:?}");
+    // Two blocks were hit twice: one gap each.
+    assert_eq!(count(&scraped, gaps), 2.0);
 }

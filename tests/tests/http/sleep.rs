@@ -76,3 +76,26 @@ async fn a_kept_stream_goes_on_after_a_sleep_and_an_aborted_one_ends() {
     assert_eq!(scrape.value("vllm:num_preemptions_total", &[]), 1.0, "what was kept is computed again");
     assert_eq!(scrape.value("vllm:request_success_total", &[("finished_reason", "abort")]), 1.0);
 }
+
+#[tokio::test]
+async fn the_sleep_state_follows_every_level_and_waking_up() {
+    let server = Options::new(&tiny_model()).start().await;
+    let states = async || {
+        let scrape = scrape(server.client()).await;
+        ["awake", "weights_offloaded", "discard_all"]
+            .map(|state| scrape.value("vllm:engine_sleep_state", &[("sleep_state", state)]))
+    };
+    assert_eq!(states().await, [1.0, 0.0, 0.0]);
+    for (path, expected) in [
+        ("/sleep?level=0", [0.0, 0.0, 0.0]),
+        ("/sleep?level=1", [0.0, 1.0, 0.0]),
+        ("/sleep?level=2", [0.0, 0.0, 1.0]),
+        ("/sleep?level=1", [0.0, 0.0, 1.0]),
+        ("/wake_up", [1.0, 0.0, 0.0]),
+        ("/sleep?level=2&mode=wait", [0.0, 0.0, 1.0]),
+        ("/wake_up", [1.0, 0.0, 0.0]),
+    ] {
+        assert_eq!(tell(&server, path).await, 200);
+        assert_eq!(states().await, expected, "after {path}");
+    }
+}

@@ -18,7 +18,7 @@ use self::plan::Plan;
 use super::batch_check::check_batch;
 use super::{
     Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteDetail, ExecuteTimes,
-    Peak, WeightSource,
+    Peak, Sharing, WeightSource, share_of,
 };
 use crate::program::Program;
 
@@ -40,19 +40,26 @@ mod weights;
 /// Bytes before the logits in what is read back: the two timestamps, filled up to a copy's alignment.
 const TIMESTAMP_BYTES: u64 = 256;
 
-/// Finds a wgpu adapter: hardware first; software ones (`device_type` Cpu) only unless `hardware_only`.
+/// Finds a wgpu adapter for each of `engines` engines: hardware first; software ones (`device_type` Cpu) only
+/// unless `hardware_only`. Several GPUs of the best kind are taken in turn.
 ///
 /// # Errors
 /// [`DeviceError::NoAdapter`] with the adapters and backends that were tried.
-pub fn find(hardware_only: bool) -> Result<Box<dyn Adapter>, DeviceError> {
-    let adapter = adapter::best(hardware_only)?;
-    let info = adapter::describe(&adapter.get_info());
-    Ok(Box::new(WgpuAdapter { adapter, info }))
+pub fn find(hardware_only: bool, engines: usize) -> Result<Vec<Box<dyn Adapter>>, DeviceError> {
+    let found = adapter::best(hardware_only)?;
+    let adapter = |index: usize| -> Box<dyn Adapter> {
+        let number = index % found.len();
+        let adapter = found[number].clone();
+        let info = adapter::describe(&adapter.get_info());
+        Box::new(WgpuAdapter { adapter, info, engines: share_of(engines, number, found.len()) })
+    };
+    Ok((0..engines).map(adapter).collect())
 }
 
 struct WgpuAdapter {
     adapter: wgpu::Adapter,
     info: DeviceInfo,
+    engines: usize,
 }
 
 impl Adapter for WgpuAdapter {
@@ -65,15 +72,20 @@ impl Adapter for WgpuAdapter {
         DeviceMemory::Unknown
     }
 
+    /// Each engine uploads weights of its own.
+    fn sharing(&self) -> Sharing {
+        Sharing { engines: self.engines, weights: false }
+    }
+
     fn open(
-        self: Box<Self>,
+        &self,
         program: &Program,
         weights: &dyn WeightSource,
         limits: DeviceLimits,
     ) -> Result<Box<dyn Device>, DeviceError> {
         let gpu = Arc::new(Gpu::open(&self.adapter)?);
         let options = gpu.options();
-        Ok(Box::new(WgpuDevice::open(gpu, self.info, program, weights, limits, options)?))
+        Ok(Box::new(WgpuDevice::open(gpu, self.info.clone(), program, weights, limits, options)?))
     }
 }
 
