@@ -7,13 +7,15 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use super::CpuDevice;
-use super::simd::{Kernel, Lanes, SimdLevel};
+use super::simd::{Kernel, Lanes};
 use crate::device::Peak;
 
 /// Values that each thread reads: 64 MiB, more than a share of any cache.
 const VALUES: usize = 16 << 20;
-/// Values that are multiplied at once: enough chains for every unit of a core.
-const CHAINS: usize = 192;
+/// Chains of multiplications, of [`WIDTH`] values each: enough for every unit of a core, few enough for its registers.
+const CHAINS: usize = 10;
+/// Values of the widest vector.
+const WIDTH: usize = 16;
 /// Steps of each chain.
 const STEPS: usize = 200_000;
 /// Runs, of which the fastest counts.
@@ -27,14 +29,14 @@ impl CpuDevice {
         let read = fastest(|| {
             self.team.run(&mut values, |_, (values, sum)| level.run(Sum { values, sum }));
         });
-        let mut chains: Vec<[f32; CHAINS]> = vec![[1.0; CHAINS]; threads];
+        let mut chains: Vec<Chains> = vec![[[1.0; WIDTH]; CHAINS]; threads];
         let computed = fastest(|| {
-            self.team.run(&mut chains, |_, chains| multiply(level, chains));
+            self.team.run(&mut chains, |_, chains| level.run(MultiplyAdd(chains)));
         });
         black_box((&values, &chains));
         Peak {
             bytes_per_second: (4 * VALUES * threads) as f64 / read,
-            flops_per_second: (2 * CHAINS * STEPS * threads) as f64 / computed,
+            flops_per_second: (2 * CHAINS * WIDTH * STEPS * threads) as f64 / computed,
         }
     }
 }
@@ -67,7 +69,9 @@ impl Kernel for Sum<'_> {
     }
 }
 
-struct MultiplyAdd<'a>(&'a mut [f32; CHAINS]);
+type Chains = [[f32; WIDTH]; CHAINS];
+
+struct MultiplyAdd<'a>(&'a mut Chains);
 
 impl Kernel for MultiplyAdd<'_> {
     #[inline(always)]
@@ -76,13 +80,11 @@ impl Kernel for MultiplyAdd<'_> {
         let mut chains = *self.0;
         for _ in 0..STEPS {
             for chain in &mut chains {
-                *chain = L::mul_add(*chain, factor, term);
+                for value in chain {
+                    *value = L::mul_add(*value, factor, term);
+                }
             }
         }
         *self.0 = chains;
     }
-}
-
-fn multiply(level: SimdLevel, chains: &mut [f32; CHAINS]) {
-    level.run(MultiplyAdd(chains));
 }
