@@ -1,9 +1,8 @@
 //! Streamed answers: server-sent events in OpenAI's shape.
 //!
 //! An opening chunk a choice, one chunk a piece with the pieces of different choices in the order they come, the
-//! usage chunk if it was asked for, `[DONE]`. Pieces in quick succession
-//! are one piece. An error after the
-//! beginning is one event with the error object, and the stream ends without `[DONE]`.
+//! usage chunk if it was asked for, `[DONE]`. Pieces in quick succession are one piece. An error after the beginning
+//! is one event with the error object, and the stream ends without `[DONE]`.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
