@@ -26,7 +26,7 @@ use limpid_engine::gguf::fixture::{TinyLlama, write_tiny_llama};
 use limpid_engine::model::Model;
 
 use crate::client::Client;
-use crate::local::{TargetArgs, file_name};
+use crate::local::{TargetArgs, model_name};
 use crate::serve::Server;
 use collector::Behaviour;
 use device::{Phase, Workload, measure};
@@ -88,7 +88,7 @@ struct RateArgs {
 #[derive(Clone, Debug, clap::Args)]
 struct ServeArgs {
     /// Running server to put the load on; without it, one is started in this process
-    #[arg(long, value_name = "http://HOST:PORT", conflicts_with_all = ["model", "device"])]
+    #[arg(long, value_name = "http://HOST:PORT", conflicts_with_all = ["model", "quantization", "device"])]
     url: Option<String>,
     /// Key that the running server wants
     #[arg(long, value_name = "KEY", env = "LIMPID_API_KEY", hide_env_values = true)]
@@ -120,7 +120,7 @@ struct PairedTargetArgs {
     #[command(flatten)]
     target: TargetArgs,
     /// Use a tiny random model, with which the engine and not the device is the bottleneck
-    #[arg(long, conflicts_with = "model")]
+    #[arg(long, conflicts_with_all = ["model", "quantization"])]
     tiny: bool,
 }
 
@@ -231,7 +231,7 @@ fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
         seed: args.common.seed,
     };
     let path = args.target.model_path()?;
-    let model = Model::open(&path)?;
+    let model = Model::open_quantized(&path, args.target.quantization)?;
     let length = workload.prompt_tokens + workload.output_tokens;
     if length > model.context_length {
         bail!(
@@ -250,7 +250,7 @@ fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
     }
     bar.finish_and_clear();
 
-    let name = model.name.clone().unwrap_or_else(|| file_name(&path));
+    let name = model.name.clone().unwrap_or_else(|| model_name(&path));
     let bytes = model.program.weight_bytes();
     let report = RateReport {
         setting: Setting::new(name, model.architecture.clone(), bytes, device.info()),
