@@ -208,6 +208,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub slo_inter_token_ms: Option<u64>,
 
+    /// Seconds without an engine step after which /health answers 503 while requests are open; more than the
+    /// longest step takes
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    pub engine_iteration_timeout: u64,
+
     /// Form of the log lines on stderr; RUST_LOG chooses which
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -310,6 +315,7 @@ impl ServeArgs {
                 max_num_queued_reqs: self.max_num_queued_reqs,
                 max_num_queued_tokens: self.max_num_queued_tokens,
             },
+            engine_iteration_timeout: Duration::from_secs(self.engine_iteration_timeout),
             log_stats_interval: Some(Duration::from_secs(self.log_stats_interval)),
             shutdown_timeout: Duration::from_secs(self.shutdown_timeout),
         }

@@ -51,6 +51,8 @@ impl TargetArgs {
     ) -> ServeOptions {
         ServeOptions {
             admission: AdmissionLimits::default(),
+            // Two processes on one machine, and somebody who watches: health is not asked.
+            engine_iteration_timeout: Duration::from_secs(300),
             served_model_names: vec![model_name(&model_path)],
             model_path,
             quantization: self.quantization,

@@ -208,10 +208,27 @@ pub trait Device: Send {
         self.execute(batch, logits)
     }
 
+    /// Measures what it can do at most, with programs of its own; takes a second or two.
+    ///
+    /// # Errors
+    /// The device fails, or there is nothing to be measured.
+    fn peak(&mut self) -> Result<Peak, DeviceError> {
+        Err(DeviceError::Failed("its peak cannot be measured".to_owned()))
+    }
+
     /// What opening it consisted of.
     fn opening(&self) -> &[Phase] {
         &[]
     }
+}
+
+/// What a device can do at most, as it was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Peak {
+    /// Bytes read in order from memory by all of it.
+    pub bytes_per_second: f64,
+    /// `f32` multiplications and additions.
+    pub flops_per_second: f64,
 }
 
 /// The inside of one execution.

@@ -8,11 +8,12 @@
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use limpid_engine::device::{Batch, BatchSequence, Device, DeviceError, DeviceLimits};
+use limpid_engine::device::{Batch, BatchSequence, Device, DeviceError, DeviceLimits, ExecuteDetail};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
+use super::kernels::{self, StepKernels};
 use super::stats::Summary;
 
 /// Tokens per KV block.
@@ -144,7 +145,7 @@ pub(super) fn measure(
 }
 
 /// What one pass took.
-struct Pass {
+pub(super) struct Pass {
     wall: Duration,
     /// `None` as soon as one step had no time.
     forward: Option<Duration>,
@@ -156,7 +157,8 @@ impl Pass {
     }
 }
 
-struct Runner<'a> {
+/// Runs the requests on the device.
+pub(super) struct Runner<'a> {
     device: &'a mut dyn Device,
     vocabulary: usize,
     prompts: Vec<Vec<u32>>,
@@ -170,7 +172,7 @@ struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    fn new(
+    pub(super) fn new(
         device: &'a mut dyn Device,
         vocabulary: usize,
         workload: &Workload,
@@ -182,7 +184,8 @@ impl<'a> Runner<'a> {
         Runner { device, vocabulary, prompts, blocks, progress, batch, logits, first_outputs }
     }
 
-    fn prefill(&mut self) -> Result<Pass, DeviceError> {
+    /// Computes the prompts, one after the other.
+    pub(super) fn prefill(&mut self) -> Result<Pass, DeviceError> {
         let started = Instant::now();
         let mut forward = Some(Duration::ZERO);
         self.first_outputs.clear();
@@ -214,6 +217,42 @@ impl<'a> Runner<'a> {
             tokens = self.greedy()?;
         }
         Ok(Pass { wall: started.elapsed(), forward })
+    }
+
+    /// Looks into steps that decode the first `requests` requests, each the first token after its prompt.
+    pub(super) fn look_into(
+        &mut self,
+        requests: usize,
+        repetitions: usize,
+        what: &str,
+    ) -> Result<StepKernels, DeviceError> {
+        self.batch.clear();
+        for request in 0..requests {
+            let (token, position) = (self.first_outputs[request], self.prompts[request].len());
+            add(&mut self.batch, request, self.blocks, &[token], position, true);
+        }
+        let context = self.prompts[0].len() + 1;
+        self.look(format!("{what} of {requests}, {context} tokens of context"), repetitions)
+    }
+
+    /// Looks into steps that compute the beginning of the first prompt.
+    pub(super) fn look_into_prefill(&mut self, repetitions: usize) -> Result<StepKernels, DeviceError> {
+        let count = self.prompts[0].len().min(MAX_CHUNK);
+        self.batch.clear();
+        add(&mut self.batch, 0, self.blocks, &self.prompts[0][..count], 0, true);
+        self.look(format!("prefill of {count}"), repetitions)
+    }
+
+    /// Looks into steps with the present batch.
+    fn look(&mut self, step: String, repetitions: usize) -> Result<StepKernels, DeviceError> {
+        let mut details = Vec::with_capacity(repetitions);
+        for _ in 0..repetitions {
+            let mut detail = ExecuteDetail::default();
+            self.device.execute_detailed(&self.batch, &mut self.logits, &mut detail)?;
+            self.progress.inc(1);
+            details.push(detail);
+        }
+        kernels::sum_up(step, &details)
     }
 
     /// Computes the batch.

@@ -1,13 +1,14 @@
 //! `limpid bench`: how fast a model runs here.
 //!
-//! `prefill` and `decode` measure one request, or a batch of them, straight on a device; `serve` puts a load on a
-//! server over HTTP; `telemetry` compares a server that tells everything with one that tells nothing, `scrape` one
+//! `prefill` and `decode` measure one request, or a batch of them, straight on a device; `kernels` shows which ops take
+//! the time; `serve` puts a load on a server over HTTP; `telemetry` compares a server that tells everything with one that tells nothing, `scrape` one
 //! that is scraped with one that is not, `http` a server with an engine alone.
 //! Measuring, statistics and presentation are apart; only this file reads arguments and prints.
 
 mod collector;
 mod device;
 mod http;
+mod kernels;
 mod paired;
 mod report;
 mod scrape;
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use limpid_engine::device::find_adapters;
+use limpid_engine::device::{Device, find_adapters};
 use limpid_engine::gguf::fixture::{TinyLlama, write_tiny_llama};
 use limpid_engine::model::Model;
 
@@ -30,7 +31,7 @@ use crate::local::{TargetArgs, model_name};
 use crate::serve::Server;
 use collector::Behaviour;
 use device::{Phase, Workload, measure};
-use report::{LoadReport, RateReport, Setting};
+use report::{KernelReport, LoadReport, RateReport, Setting};
 use scrape::ScrapeReport;
 use serve::{Lengths, Load, run_load};
 use telemetry::TelemetryReport;
@@ -52,6 +53,8 @@ enum BenchCommand {
     Prefill(RateArgs),
     /// Generated tokens per second of one request, or of a batch of them
     Decode(RateArgs),
+    /// What each kind of op takes, beside what the device can do at most
+    Kernels(RateArgs),
     /// Throughput and latencies of a server under load
     Serve(ServeArgs),
     /// What telemetry costs: tokens per second with everything on and with everything off, in pairs
@@ -214,6 +217,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         None => rates(args.rates, &[Phase::Prefill, Phase::Decode]),
         Some(BenchCommand::Prefill(rate_args)) => rates(rate_args, &[Phase::Prefill]),
         Some(BenchCommand::Decode(rate_args)) => rates(rate_args, &[Phase::Decode]),
+        Some(BenchCommand::Kernels(rate_args)) => kernels_of(rate_args),
         Some(BenchCommand::Serve(serve_args)) => load(serve_args),
         Some(BenchCommand::Telemetry(telemetry_args)) => telemetry_cost(telemetry_args),
         Some(BenchCommand::Scrape(scrape_args)) => scrape_cost(scrape_args),
@@ -221,49 +225,82 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
     }
 }
 
-fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
-    let workload = Workload {
-        prompt_tokens: args.prompt_tokens as usize,
-        output_tokens: args.output_tokens as usize,
-        batch: args.batch as usize,
-        warmup: args.warmup as usize,
-        repetitions: args.repetitions as usize,
-        seed: args.common.seed,
-    };
-    let path = args.target.model_path()?;
-    let model = Model::open_quantized(&path, args.target.quantization)?;
-    let length = workload.prompt_tokens + workload.output_tokens;
-    if length > model.context_length {
-        bail!(
-            "--prompt-tokens and --output-tokens are {length} together; the model allows {}",
-            model.context_length
-        );
-    }
-    let adapters = find_adapters(args.target.device, false, 1)?;
-    let mut device = adapters[0].open(&model.program, &model, workload.limits())?;
+/// A model on a device with room for a workload.
+struct Bench {
+    path: PathBuf,
+    model: Model,
+    device: Box<dyn Device>,
+    workload: Workload,
+}
 
+impl Bench {
+    fn open(args: &RateArgs) -> anyhow::Result<Bench> {
+        let workload = Workload {
+            prompt_tokens: args.prompt_tokens as usize,
+            output_tokens: args.output_tokens as usize,
+            batch: args.batch as usize,
+            warmup: args.warmup as usize,
+            repetitions: args.repetitions as usize,
+            seed: args.common.seed,
+        };
+        let path = args.target.model_path()?;
+        let model = Model::open_quantized(&path, args.target.quantization)?;
+        let length = workload.prompt_tokens + workload.output_tokens;
+        if length > model.context_length {
+            bail!(
+                "--prompt-tokens and --output-tokens are {length} together; the model allows {}",
+                model.context_length
+            );
+        }
+        let adapters = find_adapters(args.target.device, false, 1)?;
+        let device = adapters[0].open(&model.program, &model, workload.limits())?;
+        Ok(Bench { path, model, device, workload })
+    }
+
+    fn setting(&self) -> Setting {
+        let name = self.model.name.clone().unwrap_or_else(|| model_name(&self.path));
+        let bytes = self.model.program.weight_bytes();
+        Setting::new(name, self.model.architecture.clone(), bytes, self.device.info())
+    }
+}
+
+fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
+    let mut bench = Bench::open(&args)?;
+    let workload = bench.workload;
+    let vocabulary = bench.model.program.vocabulary();
     let bar = progress_bar(phases.iter().map(|phase| workload.progress_steps(*phase)).sum());
     let mut results = Vec::new();
     for phase in phases {
         bar.set_message(if *phase == Phase::Prefill { "prefill" } else { "decode" });
-        results.push(measure(device.as_mut(), model.program.vocabulary(), &workload, *phase, &bar)?);
+        results.push(measure(bench.device.as_mut(), vocabulary, &workload, *phase, &bar)?);
     }
     bar.finish_and_clear();
 
-    let name = model.name.clone().unwrap_or_else(|| model_name(&path));
-    let bytes = model.program.weight_bytes();
     let report = RateReport {
-        setting: Setting::new(name, model.architecture.clone(), bytes, device.info()),
-        model_file: path,
+        setting: bench.setting(),
+        model_file: bench.path,
         prompt_tokens: workload.prompt_tokens,
         batch: workload.batch,
         repetitions: workload.repetitions,
         warmup: workload.warmup,
         seed: workload.seed,
-        prompts: workload.prompts(model.program.vocabulary()),
+        prompts: workload.prompts(vocabulary),
         results,
     };
     print(args.common.json, &report, RateReport::text)
+}
+
+fn kernels_of(args: RateArgs) -> anyhow::Result<()> {
+    let mut bench = Bench::open(&args)?;
+    let workload = bench.workload;
+    let bar = progress_bar(workload.progress_steps(Phase::Prefill) + 3 * workload.repetitions as u64);
+    bar.set_message("kernels");
+    let peak = bench.device.peak()?.into();
+    let vocabulary = bench.model.program.vocabulary();
+    let steps = kernels::measure(bench.device.as_mut(), vocabulary, &workload, &bar)?;
+    bar.finish_and_clear();
+    let (setting, repetitions, seed) = (bench.setting(), workload.repetitions, workload.seed);
+    print(args.common.json, &KernelReport { setting, repetitions, seed, peak, steps }, KernelReport::text)
 }
 
 fn load(args: ServeArgs) -> anyhow::Result<()> {

@@ -24,7 +24,7 @@ use self::team::Team;
 use super::batch_check::check_batch;
 use super::{
     Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteDetail, ExecuteTimes,
-    Sharing, WeightSource, share_of,
+    Peak, Sharing, WeightSource, share_of,
 };
 use crate::kernels::rope::reference::frequencies;
 use crate::program::{OpKind, Program, Rows, WeightId};
@@ -34,6 +34,7 @@ mod formats;
 pub(super) mod machine;
 mod matmul;
 mod packed;
+mod peak;
 mod plan;
 mod rows;
 mod shared;
@@ -344,6 +345,10 @@ impl Device for CpuDevice {
             from = to;
         }
         Ok(ExecuteTimes { forward: Some(ended - started) })
+    }
+
+    fn peak(&mut self) -> Result<Peak, DeviceError> {
+        Ok(CpuDevice::peak(self))
     }
 
     fn opening(&self) -> &[Phase] {

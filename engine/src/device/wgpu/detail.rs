@@ -81,8 +81,9 @@ impl WgpuDevice {
         let (queries, bytes) = (2 * ops.len() as u32, 2 * TICK * ops.len() as u64);
         encoder.resolve_query_set(&clock.queries, 0..queries, &clock.resolved, 0);
         encoder.copy_buffer_to_buffer(&clock.resolved, 0, &clock.readback, 0, bytes);
+        // The ops may run, and even end, before the submission returns.
+        let handed_over = Instant::now();
         self.submit(encoder, logits_rows);
-        let submitted = Instant::now();
         clock.readback.map_async(wgpu::MapMode::Read, ..bytes, |_| ());
         self.gpu.wait()?;
         let completed = Instant::now();
@@ -96,7 +97,7 @@ impl WgpuDevice {
         let first = ticks.iter().copied().min().unwrap_or(0);
         let forward = clock.between(first, ticks.iter().copied().max().unwrap_or(0));
         // The two clocks have no common zero: the pass ended at the latest when the host saw it end.
-        let started = completed.checked_sub(forward).map_or(submitted, |started| started.max(submitted));
+        let started = completed.checked_sub(forward).map_or(handed_over, |started| started.max(handed_over));
         detail.forward = Some((started, (started + forward).min(completed)));
         for (group, ends) in ops.into_iter().zip(ticks.chunks_exact(2)) {
             let at = started + clock.between(first, ends[0]);

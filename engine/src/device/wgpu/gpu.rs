@@ -43,7 +43,7 @@ pub(super) struct Gpu {
     subgroup_size: Option<u32>,
     faults: Arc<Faults>,
     layouts: Mutex<HashMap<&'static [Access], wgpu::BindGroupLayout>>,
-    pipelines: Mutex<HashMap<String, wgpu::ComputePipeline>>,
+    pipelines: Mutex<HashMap<Arc<str>, wgpu::ComputePipeline>>,
 }
 
 #[derive(Default)]
@@ -202,7 +202,9 @@ impl Gpu {
             sample_count: 1,
             dimension: wgpu::TextureDimension::D2,
             format: texture_format(texel),
+            // Never drawn to; but what can be is filled with zeros by drawing, on all cores, and else by copying.
             usage: wgpu::TextureUsages::STORAGE_BINDING
+                | wgpu::TextureUsages::RENDER_ATTACHMENT
                 | wgpu::TextureUsages::COPY_DST
                 | wgpu::TextureUsages::COPY_SRC,
             view_formats: &[],
@@ -257,7 +259,7 @@ impl Gpu {
 
     /// The pipeline of a kernel, built the first time.
     pub(super) fn pipeline(&self, kernel: &Kernel) -> Result<wgpu::ComputePipeline, DeviceError> {
-        if let Some(pipeline) = lock(&self.pipelines).get(&kernel.source) {
+        if let Some(pipeline) = lock(&self.pipelines).get(&*kernel.source) {
             return Ok(pipeline.clone());
         }
         let mut checks = wgpu::ShaderRuntimeChecks::checked();
@@ -266,7 +268,7 @@ impl Gpu {
         checks.force_loop_bounding = false;
         let descriptor = wgpu::ShaderModuleDescriptor {
             label: Some(kernel.name),
-            source: wgpu::ShaderSource::Wgsl(kernel.source.as_str().into()),
+            source: wgpu::ShaderSource::Wgsl((&*kernel.source).into()),
         };
         // SAFETY: the sources are this crate's own, and each of their loops counts up or down to a bound that
         // is fixed before the loop starts, so none is infinite.
@@ -286,7 +288,7 @@ impl Gpu {
             cache: None,
         });
         self.check()?;
-        lock(&self.pipelines).insert(kernel.source.clone(), pipeline.clone());
+        lock(&self.pipelines).insert(Arc::clone(&kernel.source), pipeline.clone());
         Ok(pipeline)
     }
 

@@ -19,7 +19,7 @@ use super::batch_check::check_batch;
 use super::cpu::machine::available_memory;
 use super::{
     Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteDetail, ExecuteTimes,
-    Sharing, WeightSource, share_of,
+    Peak, Sharing, WeightSource, share_of,
 };
 use crate::program::Program;
 
@@ -28,6 +28,7 @@ mod detail;
 mod gpu;
 mod groups;
 mod packing;
+mod peak;
 mod plan;
 pub(crate) mod shader;
 mod step;
@@ -268,6 +269,10 @@ impl Device for WgpuDevice {
         let result = self.execute_timed(&clock, batch, logits, detail);
         self.op_clock = Some(clock);
         result
+    }
+
+    fn peak(&mut self) -> Result<Peak, DeviceError> {
+        peak::measure(&self.gpu)
     }
 
     fn opening(&self) -> &[Phase] {

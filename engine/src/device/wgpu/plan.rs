@@ -2,6 +2,7 @@
 //!
 //! Invariant: after [`Plan::build`] nothing about the program is left to decide but the number of rows.
 
+use std::cell::RefCell;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::time::Instant;
@@ -98,7 +99,8 @@ impl Plan {
         let max_workgroups = options.max_workgroups;
         let plan = Plan { dispatches: Vec::new(), activations, cache, step, ropes, max_workgroups };
         let weights = Weights::new(gpu, options, &program.weights, source);
-        let mut builder = Builder { gpu, program, limits, options, weights, plan };
+        let products = RefCell::default();
+        let mut builder = Builder { gpu, program, limits, options, weights, products, plan };
         let mut drafts = Vec::with_capacity(program.ops.len());
         for group in groups(program, options.mapping) {
             let of_group = builder.group_drafts(&group)?;
@@ -226,6 +228,8 @@ struct Builder<'a> {
     limits: &'a DeviceLimits,
     options: Options,
     weights: Weights<'a>,
+    /// Products have few shapes, and sources that are long.
+    products: RefCell<Vec<(matmul::Shape, Vec<Variant>)>>,
     plan: Plan,
 }
 
@@ -361,9 +365,19 @@ impl Builder<'_> {
             };
             let mut bound = vec![(&part.values).into(), (&part.scales).into(), bound_input];
             bound.extend(outs.iter().map(|out| Bound::Buffer(activation(*out))));
-            Draft { rows, variants: matmul::variants(shape, options.mapping), params, windows, bound }
+            Draft { rows, variants: self.product_variants(shape), params, windows, bound }
         };
         parts.iter().map(draft).collect()
+    }
+
+    fn product_variants(&self, shape: matmul::Shape) -> Vec<Variant> {
+        let mut products = self.products.borrow_mut();
+        if let Some((_, variants)) = products.iter().find(|(made, _)| *made == shape) {
+            return variants.clone();
+        }
+        let variants = matmul::variants(shape, self.options.mapping);
+        products.push((shape, variants.clone()));
+        variants
     }
 
     /// How an input of this width is seen; `None`: as a whole.

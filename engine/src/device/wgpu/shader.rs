@@ -4,6 +4,8 @@
 //! (`prelude.wgsl`), and its storage buffers from 3 on. Constants are written into the source, so that a
 //! pipeline is known by its text.
 
+use std::sync::Arc;
+
 use crate::program::Rows;
 
 /// Common head of every kernel's source.
@@ -45,8 +47,8 @@ pub(crate) const TEXELS_PER_ROW: u32 = 4096;
 pub(crate) struct Kernel {
     /// For labels and messages.
     pub(crate) name: &'static str,
-    /// Complete WGSL with an entry point `main`.
-    pub(crate) source: String,
+    /// Complete WGSL with an entry point `main`; shared by the kernels of many dispatches.
+    pub(crate) source: Arc<str>,
     /// Storage buffers from binding 3 on.
     pub(crate) storage: &'static [Access],
 }
@@ -66,7 +68,7 @@ impl Kernel {
         for part in parts {
             source.push_str(part);
         }
-        Kernel { name, source, storage }
+        Kernel { name, source: source.into(), storage }
     }
 }
 
@@ -76,13 +78,18 @@ impl Kernel {
 pub(crate) fn unrolled(source: &str, loops: &[(&str, usize)]) -> String {
     let mut source = source.to_owned();
     for (name, count) in loops {
-        let (begin, end) = (format!("// each {name}\n"), format!("// end {name}\n"));
-        while let Some((before, rest)) = source.split_once(&begin) {
-            let Some((body, after)) = rest.split_once(&end) else { break };
-            let capitals = name.to_uppercase();
-            let copies: String = (0..*count).map(|i| body.replace(&capitals, &format!("{i}u"))).collect();
-            source = format!("{before}{copies}{after}");
+        let (begin, end, capitals) =
+            (format!("// each {name}\n"), format!("// end {name}\n"), name.to_uppercase());
+        let (mut written, mut rest) = (String::with_capacity(source.len() * 2), source.as_str());
+        while let Some((before, (body, after))) =
+            rest.split_once(&begin).and_then(|(before, rest)| Some((before, rest.split_once(&end)?)))
+        {
+            written.push_str(before);
+            written.extend((0..*count).map(|i| body.replace(&capitals, &format!("{i}u"))));
+            rest = after;
         }
+        written.push_str(rest);
+        source = written;
     }
     source
 }

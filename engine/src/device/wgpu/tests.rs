@@ -383,6 +383,18 @@ fn what_is_over_a_limit_is_refused_by_name_before_it_is_allocated() {
 }
 
 #[test]
+fn what_the_adapter_can_do_at_most_is_measured() {
+    let sizes = Sizes { layers: 1, width: 32, feed_forward: 32, heads: 2, kv_heads: 1, vocabulary: 33 };
+    let program = llama(sizes, &[TensorType::F32]);
+    let weights = random_weights(&program, &mut Random::new(32));
+    let Some(mut rig) = Rig::open(&program, &weights, LIMITS) else { return };
+    let peak = rig.device.peak().expect("it is measured");
+    // No machine that runs this reads less than 10 MB, or computes less than 10 million times, a second.
+    assert!(peak.bytes_per_second > 1e7 && peak.bytes_per_second < 1e14, "{peak:?}");
+    assert!(peak.flops_per_second > 1e7 && peak.flops_per_second < 1e16, "{peak:?}");
+}
+
+#[test]
 fn a_lost_device_answers_every_step_with_an_error() {
     let sizes = Sizes { layers: 1, width: 32, feed_forward: 32, heads: 2, kv_heads: 1, vocabulary: 33 };
     let program = llama(sizes, &[TensorType::F32]);

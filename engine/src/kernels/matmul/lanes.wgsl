@@ -35,22 +35,20 @@ fn main(
         var sum: array<array<f32, ROWS>, FEATURES>;
         // each four
         {
-            var x: array<vec4<f32>, ROWS>;
+            // Row by row, so that the weights stay in registers however many sums there are.
+            var w: array<vec4<f32>, FEATURES>;
+            // each this_feature
+            w[THIS_FEATURE] = block_values(weight[THIS_FEATURE], FOUR);
+            // end this_feature
             // each this_row
             {
-                x[THIS_ROW] = block_input(prepared[THIS_ROW], min(first_row + THIS_ROW, rows - 1u) * params.blocks + b, FOUR);
+                let block = min(first_row + THIS_ROW, rows - 1u) * params.blocks + b;
+                let x = block_input(prepared[THIS_ROW], block, FOUR);
+                // each this_feature
+                sum[THIS_FEATURE][THIS_ROW] = add_product(w[THIS_FEATURE], x, sum[THIS_FEATURE][THIS_ROW]);
+                // end this_feature
             }
             // end this_row
-            // each this_feature
-            {
-                let w = block_values(weight[THIS_FEATURE], FOUR);
-                // each this_row
-                {
-                    sum[THIS_FEATURE][THIS_ROW] = add_product(w, x[THIS_ROW], sum[THIS_FEATURE][THIS_ROW]);
-                }
-                // end this_row
-            }
-            // end this_feature
         }
         // end four
         // each this_feature

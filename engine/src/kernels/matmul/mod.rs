@@ -105,7 +105,7 @@ fn four_source(format: TensorType) -> &'static str {
 }
 
 /// A product, or several of the same input, as kernels tell them apart.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Format of the weights.
     pub(crate) format: TensorType,
