@@ -131,6 +131,14 @@ impl Options {
         self.plain(flag).plain(value)
     }
 
+    /// Takes out a flag with its value.
+    pub fn without(mut self, flag: &str) -> Options {
+        if let Some(index) = self.arguments.iter().position(|argument| argument == flag) {
+            self.arguments.drain(index..index + 2);
+        }
+        self
+    }
+
     /// Adds a word.
     pub fn plain(mut self, word: &str) -> Options {
         self.arguments.push(word.to_owned());

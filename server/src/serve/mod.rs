@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use limpid_engine::config::EngineConfig;
 use limpid_engine::device::DeviceChoice;
+use limpid_engine::model::Quantization;
 use limpid_telemetry::{ModelTelemetry, Telemetry, TelemetrySettings};
 use opentelemetry_sdk::trace::SpanProcessor;
 use tokio::task::JoinHandle;
@@ -41,8 +42,10 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// What to serve, and how.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// The GGUF file.
+    /// The GGUF file or the Hugging Face directory.
     pub model_path: PathBuf,
+    /// How a directory's matrices are quantised while loading, if they are.
+    pub quantization: Option<Quantization>,
     /// Address or name to listen on.
     pub host: String,
     /// Port to listen on; 0 takes any free one.
