@@ -436,7 +436,7 @@ mod tests {
         let (id, mut generation) = world.open(&[]);
         assert!(stalls().await.is_some_and(|(engine, silence)| engine == 0 && silence > PATIENCE));
         world.step(id, "a", None);
-        generation.next().await.expect("the step came");
+        generation.next(Instant::now()).await.expect("the step came");
         assert!(stalls().await.is_some(), "and no other");
         world.engine.fall_asleep();
         assert_eq!(stalls().await, None, "asleep, requests wait");
