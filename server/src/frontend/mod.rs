@@ -155,6 +155,11 @@ pub struct Delta {
 }
 
 impl Delta {
+    /// Whether the engine gave up here. What was said before is a piece of its own.
+    fn has_failed(&self) -> bool {
+        self.finish.as_ref().is_some_and(|finish| finish.reason == FinishReason::Error)
+    }
+
     /// Takes in the piece of the same choice that comes right behind this one, which is not the last.
     fn append(&mut self, next: Delta) {
         self.text.push_str(&next.text);
@@ -454,7 +459,7 @@ impl Generation {
                     Ok(None) | Err(_) => break,
                 },
             };
-            if more.index != delta.index {
+            if more.index != delta.index || more.has_failed() {
                 self.ahead = Some(more);
                 break;
             }
