@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SimpleSpanProcessor, SpanData};
 
-use crate::config::{ConfigError, DetailedTraces, TelemetryConfig, TelemetrySettings};
+use crate::config::{
+    ConfigError, DetailedTraces, MetricsDialect, MetricsSettings, TelemetryConfig, TelemetrySettings,
+};
 use crate::identity::{ModelIdentity, PoolIdentity};
 use crate::observation::{
     FinishReason, PrefixCacheStats, RequestEvent, RequestEventKind, SchedulerStats, StepFinished, StepTimes,
@@ -43,6 +45,21 @@ pub(crate) fn in_memory(
     let config = resolve(settings, variables).expect("settings");
     let telemetry = Telemetry::start(config, vec![Box::new(processor)]).expect("telemetry");
     (telemetry, exporter)
+}
+
+/// Telemetry in all dialects, for scrapes only.
+pub(crate) fn every_dialect() -> Telemetry {
+    let metrics = MetricsSettings {
+        dialects: vec![
+            MetricsDialect::Vllm,
+            MetricsDialect::GenAi,
+            MetricsDialect::Limpid,
+            MetricsDialect::Sglang,
+        ],
+        ..MetricsSettings::default()
+    };
+    let settings = TelemetrySettings { metrics, ..TelemetrySettings::default() };
+    Telemetry::start(resolve(settings, &[]).expect("settings"), Vec::new()).expect("telemetry")
 }
 
 pub(crate) fn identity() -> ModelIdentity {

@@ -2,26 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::Telemetry;
 use crate::catalogue::{self, Values};
-use crate::config::{MetricsDialect, MetricsSettings, TelemetrySettings};
-use crate::fixtures::{Script, identity, resolve, sample, step};
+use crate::fixtures::{Script, every_dialect, identity, sample, step};
 use crate::identity::{ModelIdentity, StartupTimes};
 use crate::observation::FinishReason;
 
 #[test]
 fn each_of_several_engines_has_its_own_series_of_every_engine_family_from_the_start() {
-    let metrics = MetricsSettings {
-        dialects: vec![
-            MetricsDialect::Vllm,
-            MetricsDialect::GenAi,
-            MetricsDialect::Limpid,
-            MetricsDialect::Sglang,
-        ],
-        ..MetricsSettings::default()
-    };
-    let settings = TelemetrySettings { metrics, ..TelemetrySettings::default() };
-    let telemetry = Telemetry::start(resolve(settings, &[]).unwrap(), Vec::new()).unwrap();
+    let telemetry = every_dialect();
     let startup = StartupTimes { load_weights: Some(Duration::ZERO), total: Some(Duration::ZERO) };
     let model =
         |engine| telemetry.model(ModelIdentity { engine, startup, data_parallel_size: 3, ..identity() });

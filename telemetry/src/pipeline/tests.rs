@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use super::Telemetry;
 use crate::catalogue::{self, Condition, Kind, Values};
 use crate::config::{DetailedTraces, MetricsDialect, MetricsSettings, TelemetrySettings};
-use crate::fixtures::{Script, detailed, http, identity, in_memory, resolve, sample, started, step};
+use crate::fixtures::{
+    Script, detailed, every_dialect, http, identity, in_memory, resolve, sample, started, step,
+};
 use crate::identity::{ModelIdentity, StartupTimes};
 use crate::observation::{
     AdmissionLimit, BlockResidency, FinishReason, RequestEventKind as Event, SleepOperation, SleepState,
@@ -35,17 +37,7 @@ fn finished(text: &str, reason: &str) -> f64 {
 
 #[test]
 fn the_first_scrape_has_every_family_and_every_known_series_at_zero() {
-    let metrics = MetricsSettings {
-        dialects: vec![
-            MetricsDialect::Vllm,
-            MetricsDialect::GenAi,
-            MetricsDialect::Limpid,
-            MetricsDialect::Sglang,
-        ],
-        ..MetricsSettings::default()
-    };
-    let settings = TelemetrySettings { metrics, ..TelemetrySettings::default() };
-    let telemetry = Telemetry::start(resolve(settings, &[]).unwrap(), Vec::new()).unwrap();
+    let telemetry = every_dialect();
     let startup = StartupTimes { load_weights: Some(Duration::ZERO), total: Some(Duration::ZERO) };
     telemetry.model(ModelIdentity { startup, ..identity() });
     let _http = telemetry.http_metrics("http", &[("POST", "/v1/chat/completions")]);
