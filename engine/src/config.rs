@@ -188,19 +188,22 @@ impl Sizes {
         let blocks = left / self.block.max(1);
         let needed = self.blocks_per_sequence as u64 + 1;
         if blocks < needed {
-            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
             let (each, fewer) = match self.engines {
                 1 => (String::new(), ""),
                 engines => (format!(" for each of {engines} engines"), ", --data-parallel-size"),
             };
+            let cache = needed.saturating_mul(self.block);
+            let least = self.weights.saturating_add(self.activations).saturating_add(cache);
+            let lower = format!("--max-model-len{fewer}, --max-num-batched-tokens or --max-num-seqs");
+            let advice = match least <= memory / self.engines {
+                true => format!("Raise it, or lower {lower}"),
+                false => format!("Lower {lower}, or take a smaller model or quantisation"),
+            };
             let allowed = format!(
-                "enough for {needed} KV blocks of {} KiB (one sequence of --max-model-len and the null block); \
-                 of {} MiB usable memory{each}, weights take {} MiB and activations {} MiB, which leaves {blocks} \
-                 blocks. Raise it, or lower --max-model-len{fewer}, --max-num-batched-tokens or --max-num-seqs",
-                self.block.div_ceil(1 << 10),
-                mib(budget),
-                mib(self.weights),
-                mib(self.activations),
+                "enough for {least} bytes: {} of weights, {} of activations, {cache} of {needed} KV blocks (one \
+                 sequence of --max-model-len and the null block); {budget} of {memory} available bytes may be \
+                 used{each}, which leaves {blocks} blocks. {advice}",
+                self.weights, self.activations,
             );
             return Err(ConfigError::new("--gpu-memory-utilization", utilization, allowed));
         }
@@ -370,6 +373,15 @@ mod tests {
             error.allowed.contains("64 KV blocks") && error.allowed.contains("leaves 47 blocks"),
             "{error}"
         );
+        let least = (1 << 20) + (64 << 10) + (64 << 14);
+        let bytes = format!("enough for {least} bytes: 1048576 of weights");
+        assert!(
+            error.allowed.contains(&bytes) && error.allowed.contains("of 2097152 available bytes"),
+            "{error}"
+        );
+        // Raising the share helps only where there is as much memory as that.
+        assert!(error.allowed.contains("a smaller model"), "{error}");
+        assert!(refused(config(), DeviceMemory::Own(least)).allowed.contains("Raise it"));
         let error =
             refused(EngineConfig { num_gpu_blocks_override: Some(63), ..config() }, DeviceMemory::Unknown);
         assert_eq!((error.setting, error.found.as_str()), ("--num-gpu-blocks-override", "63"));

@@ -1,15 +1,17 @@
 //! The command line. Flags have vLLM's names where vLLM has the thing.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use limpid_engine::config::{EngineConfig, SchedulingPolicy};
 use limpid_engine::device::DeviceChoice;
+use limpid_engine::model::Quantization;
 use limpid_telemetry::{DetailedTraces, MetricsDialect, MetricsSettings, TelemetrySettings};
 
 use crate::frontend::AdmissionLimits;
+use crate::local::{model_name, quantization_parser};
 use crate::logging::{self, LogFormat};
 use crate::serve::{self, ServeOptions};
 use crate::{bench, demo, inspect, store};
@@ -36,7 +38,7 @@ pub enum Command {
     Pull(store::PullArgs),
     /// List the local store
     Models(store::ModelsArgs),
-    /// Show what a model file is and what serving it takes
+    /// Show what a model is and what serving it takes
     Inspect(inspect::InspectArgs),
 }
 
@@ -63,8 +65,13 @@ impl Cli {
 /// Arguments of `limpid serve`.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
-    /// The model: a GGUF file, a name in the store, or a source; the default model if absent
+    /// The model: a GGUF file, a Hugging Face directory, a name in the store, or a source; the default model if
+    /// absent
     pub model: Option<String>,
+
+    /// Quantise the matrices of a Hugging Face directory while loading
+    #[arg(long, value_name = "FORMAT", value_parser = quantization_parser())]
+    pub quantization: Option<Quantization>,
 
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
@@ -79,7 +86,7 @@ pub struct ServeArgs {
     pub api_key: Vec<String>,
 
     /// Names of the model in the API; the first one is its name in metrics and traces [default: the file's
-    /// name without .gguf]
+    /// name without .gguf, or the directory's]
     #[arg(long, value_name = "NAME", num_args = 1.., value_parser = not_empty())]
     pub served_model_name: Vec<String>,
 
@@ -201,6 +208,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub slo_inter_token_ms: Option<u64>,
 
+    /// Seconds without an engine step after which /health answers 503 while requests are open; more than the
+    /// longest step takes
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    pub engine_iteration_timeout: u64,
+
     /// Form of the log lines on stderr; RUST_LOG chooses which
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -281,11 +293,12 @@ impl ServeArgs {
     /// The arguments as options of a server of the model in `model_path`.
     pub fn options(&self, model_path: PathBuf) -> ServeOptions {
         let served_model_names = match self.served_model_name.as_slice() {
-            [] => vec![default_name(&model_path)],
+            [] => vec![model_name(&model_path)],
             names => names.to_vec(),
         };
         ServeOptions {
             model_path,
+            quantization: self.quantization,
             host: self.host.clone(),
             port: self.port,
             api_keys: self.api_key.clone(),
@@ -302,6 +315,7 @@ impl ServeArgs {
                 max_num_queued_reqs: self.max_num_queued_reqs,
                 max_num_queued_tokens: self.max_num_queued_tokens,
             },
+            engine_iteration_timeout: Duration::from_secs(self.engine_iteration_timeout),
             log_stats_interval: Some(Duration::from_secs(self.log_stats_interval)),
             shutdown_timeout: Duration::from_secs(self.shutdown_timeout),
         }
@@ -366,11 +380,6 @@ impl ServeArgs {
             slo_inter_token: self.slo_inter_token_ms.map(Duration::from_millis),
         }
     }
-}
-
-/// The file's name without `.gguf`.
-fn default_name(model_path: &Path) -> String {
-    model_path.file_stem().unwrap_or(model_path.as_os_str()).to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use limpid_engine::chat_template::TemplateError;
@@ -80,6 +80,7 @@ impl TextModel for ByteModel {
 pub(crate) struct RecordingEngine {
     submitted: Mutex<Vec<EngineRequest>>,
     aborted: Mutex<Vec<RequestId>>,
+    asleep: AtomicBool,
 }
 
 impl RecordingEngine {
@@ -89,6 +90,10 @@ impl RecordingEngine {
 
     pub(crate) fn aborted(&self) -> Vec<RequestId> {
         self.aborted.lock().expect("no panic").clone()
+    }
+
+    pub(crate) fn fall_asleep(&self) {
+        self.asleep.store(true, Ordering::Release);
     }
 }
 
@@ -111,11 +116,12 @@ impl Engine for RecordingEngine {
     }
 
     fn wake_up(&self, done: SleepReply) {
+        self.asleep.store(false, Ordering::Release);
         done(Ok(None));
     }
 
     fn is_sleeping(&self) -> bool {
-        false
+        self.asleep.load(Ordering::Acquire)
     }
 
     fn abort(&self, id: RequestId) {
@@ -267,6 +273,9 @@ pub(crate) const MAX_MODEL_LEN: usize = 64;
 /// Tokens in a block of the toy engines' prefix caches.
 pub(crate) const BLOCK_SIZE: usize = 4;
 
+/// How long the toy engines may make no step.
+pub(crate) const ITERATION_TIMEOUT: Duration = Duration::from_millis(20);
+
 /// Requests that the toy server lets in at once.
 pub(crate) const MAX_OPEN: usize = 6;
 
@@ -298,7 +307,7 @@ impl ToyApi {
         let parts = (0..num_engines).map(parts).collect();
         let limits = AdmissionLimits { max_num_queued_reqs: Some(MAX_OPEN), max_num_queued_tokens: None };
         let (frontend, frontend_tasks) =
-            Frontend::start(parts, &(Arc::new(ByteModel) as _), limits, Some(BLOCK_SIZE));
+            Frontend::start(parts, &(Arc::new(ByteModel) as _), limits, Some(BLOCK_SIZE), ITERATION_TIMEOUT);
         let router = router(AppParts {
             frontend: frontend.clone(),
             telemetry: telemetry.clone(),

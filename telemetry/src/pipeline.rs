@@ -29,8 +29,11 @@ use crate::instruments::Instruments;
 use crate::load::EngineLoad;
 use crate::log_stats::LogStats;
 use crate::logs;
-use crate::observation::{AdmissionLimit, BlockResidency, Phase, SleepState, StepDetail, StepFinished};
+use crate::observation::{
+    AdmissionLimit, BlockResidency, Phase, SleepOperation, SleepState, StepDetail, StepFinished,
+};
 use crate::request::{RequestGuard, RequestStarted};
+use crate::sleep::SleepOperationGuard;
 use crate::trace::{HttpRequestStarted, HttpSpan, RequestLink, RequestSpan, Tracing, step_span};
 
 /// How long a batch of spans or log records is kept for a collector that does not answer.
@@ -525,6 +528,11 @@ impl ModelTelemetry {
         for dialect in &self.inner.dialects {
             dialect.sleep_state_changed(state);
         }
+    }
+
+    /// Somebody waits for the engine to sleep or to wake up, until the guard is dropped.
+    pub fn sleep_operation(&self, operation: SleepOperation) -> SleepOperationGuard {
+        SleepOperationGuard::start(self, operation)
     }
 
     /// What the engine did since the previous call, as a line for the log; `None` while it is idle and with

@@ -7,6 +7,7 @@
 //! Invariant: what a row computes depends only on its own sequence, never on what else is in the batch,
 //! so a text does not change with its company.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -88,8 +89,9 @@ pub struct DeviceLimits {
 
 /// Where the stored bytes of a program's weights come from.
 pub trait WeightSource: Sync {
-    /// `rows · row_bytes` bytes in the weight's format.
-    fn weight(&self, id: WeightId) -> &[u8];
+    /// `rows · row_bytes` bytes in the weight's format. A device keeps its own copy, so bytes that have to be made
+    /// are made when they are asked for and need not be remembered.
+    fn weight(&self, id: WeightId) -> Cow<'_, [u8]>;
 }
 
 /// Which device to use.

@@ -51,7 +51,7 @@ impl ReferenceDevice {
             },
             program: program.clone(),
             limits,
-            weights: (0..program.weights.len()).map(|id| weights.weight(WeightId(id)).to_vec()).collect(),
+            weights: (0..program.weights.len()).map(|id| weights.weight(WeightId(id)).into_owned()).collect(),
             buffers: vec![Vec::new(); program.buffers.len()],
             keys: vec![cache.clone(); program.num_layers],
             values: vec![cache; program.num_layers],

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::Built;
 use super::builder::ProgramBuilder;
 use super::settings::Settings;
-use crate::gguf::GgufFile;
+use super::source::ModelSource;
 use crate::program::{BufferId, OpKind, RopeStyle, Rows, WeightId};
 
 /// A model in the making.
@@ -47,12 +47,12 @@ pub(super) struct Rope {
 impl<'a> Decoder<'a> {
     /// Reads the hyperparameters and begins with the embedding.
     pub(super) fn new(
-        file: &'a GgufFile,
+        source: &'a dyn ModelSource,
         architecture: &'static str,
         vocabulary: usize,
     ) -> Result<Decoder<'a>, super::ModelProblem> {
-        let settings = Settings::read(file, architecture)?;
-        let mut program = ProgramBuilder::new(file, architecture);
+        let settings = Settings::read(source, architecture)?;
+        let mut program = ProgramBuilder::new(source, architecture);
         let query_width = settings.heads * settings.head_size;
         let kv_width = settings.kv_heads * settings.head_size;
         let mut buffer = |name, width| program.buffer(name, Rows::Tokens, width);

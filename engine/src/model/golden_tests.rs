@@ -1,7 +1,7 @@
 //! Every architecture against llama.cpp: tiny random models and the logits it computes for them
 //! (`scripts/architecture-golden.py`), on the reference functions and on both devices.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Model;
 use crate::device::{self, Adapter, Batch, BatchSequence, Device, DeviceLimits};
@@ -11,13 +11,14 @@ use crate::test_support;
 /// Of the largest logit. Both sides compute in F32, in different orders.
 const TOLERANCE: f32 = 1e-4;
 
-struct Golden {
+/// What a model computes for a sequence of tokens.
+pub(crate) struct Golden {
     tokens: Vec<u32>,
     /// One row for each token.
     logits: Vec<Vec<f32>>,
 }
 
-const LIMITS: DeviceLimits = DeviceLimits {
+pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     num_blocks: 8,
     block_size: 4,
     max_tokens: 16,
@@ -26,7 +27,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
 };
 
 /// Tokens `first..end` of a sequence whose blocks lie backwards in the pool, with the logits of all of them.
-fn batch(tokens: &[u32], first: usize, end: usize) -> Batch {
+pub(crate) fn batch(tokens: &[u32], first: usize, end: usize) -> Batch {
     let block_table: Vec<u32> = (0..LIMITS.num_blocks as u32).rev().collect();
     let slot = |position: usize| {
         block_table[position / LIMITS.block_size] * LIMITS.block_size as u32
@@ -65,22 +66,35 @@ fn check(name: &str, what: &str, device: &mut dyn Device, golden: &Golden) {
     assert_eq!(row, golden.logits.len());
 }
 
-fn compare(name: &str) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/architectures");
-    let text = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
+/// Path of an architecture's model.
+pub(crate) fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("testdata/architectures/{name}.gguf"))
+}
+
+/// llama.cpp's logits for it.
+pub(crate) fn golden(name: &str) -> Golden {
+    let text = std::fs::read_to_string(path(name).with_extension("json")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let golden = Golden {
+    Golden {
         tokens: serde_json::from_value(json["tokens"].clone()).unwrap(),
         logits: serde_json::from_value(json["logits"].clone()).unwrap(),
-    };
-    let model = Model::open(&folder.join(format!("{name}.gguf"))).unwrap();
+    }
+}
+
+fn compare(name: &str) {
+    let model = Model::open(&path(name)).unwrap();
     assert_eq!(model.architecture, name);
+    compare_model(name, &model, &golden(name));
+}
+
+/// Compares a model on the references and on both devices.
+pub(crate) fn compare_model(name: &str, model: &Model, golden: &Golden) {
     let program = &model.program;
-    check(name, "the references", &mut ReferenceDevice::open(program, &model, LIMITS), &golden);
-    let open = |adapter: &dyn Adapter| adapter.open(program, &model, LIMITS).unwrap();
-    check(name, "the CPU", &mut *open(&device::cpu::CpuAdapter::new()), &golden);
+    check(name, "the references", &mut ReferenceDevice::open(program, model, LIMITS), golden);
+    let open = |adapter: &dyn Adapter| adapter.open(program, model, LIMITS).unwrap();
+    check(name, "the CPU", &mut *open(&device::cpu::CpuAdapter::new()), golden);
     match device::wgpu::find(false, 1) {
-        Ok(adapters) => check(name, "wgpu", &mut *open(&*adapters[0]), &golden),
+        Ok(adapters) => check(name, "wgpu", &mut *open(&*adapters[0]), golden),
         Err(error) => test_support::skip_without_adapter(&error.to_string()),
     }
 }

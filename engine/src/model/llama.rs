@@ -3,11 +3,11 @@
 
 use super::Built;
 use super::decoder::{Buffers, Decoder, Rope};
-use crate::gguf::GgufFile;
+use super::source::ModelSource;
 use crate::program::RopeStyle;
 
-pub(super) fn build(file: &GgufFile, vocabulary: usize) -> Built {
-    let mut decoder = Decoder::new(file, "llama", vocabulary)?;
+pub(super) fn build(source: &dyn ModelSource, vocabulary: usize) -> Built {
+    let mut decoder = Decoder::new(source, "llama", vocabulary)?;
     let Buffers { query, key, value, attended, gate, up, .. } = decoder.buffers;
     // The q and k weights of these files are permuted for pairs.
     let rope = Rope { style: RopeStyle::Pairs, factors: decoder.rope_factors() };

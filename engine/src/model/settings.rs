@@ -4,7 +4,8 @@
 //! something out gives wrong texts, not errors.
 
 use super::ModelProblem;
-use crate::gguf::{GgufFile, Metadata};
+use super::source::ModelSource;
+use crate::gguf::Metadata;
 
 /// Largest width or number of heads: far above real models, and small enough that products of two do not
 /// overflow.
@@ -61,8 +62,8 @@ pub(super) struct Settings {
 
 impl Settings {
     /// Reads the keys that begin with the architecture's name.
-    pub(super) fn read(file: &GgufFile, architecture: &str) -> Result<Settings, ModelProblem> {
-        let metadata = file.metadata();
+    pub(super) fn read(source: &dyn ModelSource, architecture: &str) -> Result<Settings, ModelProblem> {
+        let metadata = source.metadata();
         let key = |name: &str| format!("{architecture}.{name}");
         if let Some(experts @ 1..) = metadata.get::<u32>(&key("expert_count"))? {
             return Err(refuse(&key("expert_count"), experts, "mixtures of experts are not supported"));
@@ -70,7 +71,7 @@ impl Settings {
         refuse_rope_scaling(metadata, &key)?;
         // Every layer has tensors of its own, so a forged number of layers cannot make the program larger
         // than the file.
-        let layers = count(metadata, &key("block_count"), file.tensors().len())?;
+        let layers = count(metadata, &key("block_count"), source.tensors().len())?;
         let width = count(metadata, &key("embedding_length"), MAX_WIDTH)?;
         let heads_key = key("attention.head_count");
         let heads = count(metadata, &heads_key, MAX_WIDTH)?;

@@ -112,10 +112,13 @@ pub(super) async fn create(
     let mut params = Params::parse(&mut fields, logprobs, &app.limits())?;
     params.best_of = best_of(&mut fields, &params)?;
     let prompt = Prompt::parse(&mut fields, app.text.vocabulary_size())?;
-    if let Prompt::Text { text, .. } = &prompt
-        && app.telemetry.captures_content()
-    {
-        params.recorded.messages = vec![Message { role: "user".to_owned(), text: text.clone() }];
+    if app.telemetry.captures_content() {
+        let text = match &prompt {
+            Prompt::Text { text, .. } => text.clone(),
+            // What the model was given, for people.
+            Prompt::Tokens(ids) => app.text.decode(ids),
+        };
+        params.recorded.messages = vec![Message { role: "user".to_owned(), text }];
     }
     app.check_engine()?;
     let prompt = prompt.encode(&app).await?;

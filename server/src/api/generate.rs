@@ -5,6 +5,7 @@
 //! the endpoint's [`Shape`].
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -91,7 +92,7 @@ impl App {
         })?;
         if stream {
             // The status waits for the first piece: a request that fails before it gets an honest one.
-            let first = next(&mut generation).await?;
+            let first = next(&mut generation, Instant::now()).await?;
             return Ok(sse::response::<S>(head, first, generation, n, include_usage));
         }
         let (choices, usage) = fold(&mut generation, best_of).await?;
@@ -115,12 +116,12 @@ impl App {
     }
 }
 
-/// The next piece of an answer that has not ended yet.
+/// The next piece of an answer that has not ended yet, with what comes before `collect_until`.
 ///
 /// # Errors
 /// The engine gave the request up, or is gone.
-pub(super) async fn next(generation: &mut Generation) -> Result<Delta, ApiError> {
-    match generation.next().await {
+pub(super) async fn next(generation: &mut Generation, collect_until: Instant) -> Result<Delta, ApiError> {
+    match generation.next(collect_until).await {
         Some(delta) => match delta.finish.as_ref().filter(|finish| is_failure(finish)) {
             None => Ok(delta),
             Some(finish) => Err(failure(finish)),
@@ -140,7 +141,7 @@ async fn fold(generation: &mut Generation, num_choices: usize) -> Result<(Vec<De
         (0..).map(|index| Delta { index, ..Delta::default() }).take(num_choices).collect();
     let mut usage = Usage::default();
     while !generation.is_finished() {
-        let delta = next(generation).await?;
+        let delta = next(generation, Instant::now()).await?;
         let choice = &mut choices[delta.index as usize];
         choice.text.push_str(&delta.text);
         choice.logprobs.extend(delta.logprobs);

@@ -27,7 +27,7 @@ use limpid_engine::gguf::fixture::{TinyLlama, write_tiny_llama};
 use limpid_engine::model::Model;
 
 use crate::client::Client;
-use crate::local::{TargetArgs, file_name};
+use crate::local::{TargetArgs, model_name};
 use crate::serve::Server;
 use collector::Behaviour;
 use device::{Phase, Workload, measure};
@@ -91,7 +91,7 @@ struct RateArgs {
 #[derive(Clone, Debug, clap::Args)]
 struct ServeArgs {
     /// Running server to put the load on; without it, one is started in this process
-    #[arg(long, value_name = "http://HOST:PORT", conflicts_with_all = ["model", "device"])]
+    #[arg(long, value_name = "http://HOST:PORT", conflicts_with_all = ["model", "quantization", "device"])]
     url: Option<String>,
     /// Key that the running server wants
     #[arg(long, value_name = "KEY", env = "LIMPID_API_KEY", hide_env_values = true)]
@@ -123,7 +123,7 @@ struct PairedTargetArgs {
     #[command(flatten)]
     target: TargetArgs,
     /// Use a tiny random model, with which the engine and not the device is the bottleneck
-    #[arg(long, conflicts_with = "model")]
+    #[arg(long, conflicts_with_all = ["model", "quantization"])]
     tiny: bool,
 }
 
@@ -244,7 +244,7 @@ impl Bench {
             seed: args.common.seed,
         };
         let path = args.target.model_path()?;
-        let model = Model::open(&path)?;
+        let model = Model::open_quantized(&path, args.target.quantization)?;
         let length = workload.prompt_tokens + workload.output_tokens;
         if length > model.context_length {
             bail!(
@@ -258,7 +258,7 @@ impl Bench {
     }
 
     fn setting(&self) -> Setting {
-        let name = self.model.name.clone().unwrap_or_else(|| file_name(&self.path));
+        let name = self.model.name.clone().unwrap_or_else(|| model_name(&self.path));
         let bytes = self.model.program.weight_bytes();
         Setting::new(name, self.model.architecture.clone(), bytes, self.device.info())
     }

@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use limpid_engine::engine::{PauseMode, SleepLevel, SleepReply};
-use limpid_telemetry::observation::SleepState;
+use limpid_telemetry::observation::{SleepOperation, SleepState};
 use tokio::sync::oneshot;
 
 use super::{Frontend, Lane};
@@ -21,8 +22,10 @@ impl Lane {
     fn change_sleep(&self, ask: impl FnOnce(&Lane, SleepReply)) -> oneshot::Receiver<Result<(), Arc<str>>> {
         let (answer, answered) = oneshot::channel();
         let telemetry = self.telemetry.clone();
+        let heartbeat = Arc::clone(&self.heartbeat);
         let done = move |result: Result<Option<SleepLevel>, Arc<str>>| {
             let result = result.map(|level| {
+                heartbeat.resume();
                 telemetry.sleep_state_changed(match level {
                     None => SleepState::Awake,
                     Some(SleepLevel::Pause) => SleepState::Paused,
@@ -54,6 +57,14 @@ impl Frontend {
         self.lanes.iter().any(Lane::is_healthy)
     }
 
+    /// The first engine that is awake, has open requests, and has made no step for longer than it may; and how long.
+    pub fn stalled(&self) -> Option<(usize, Duration)> {
+        self.lanes.iter().enumerate().find_map(|(index, lane)| {
+            let silence = lane.heartbeat.silence()?;
+            (silence > self.iteration_timeout && !lane.engine.is_sleeping()).then_some((index, silence))
+        })
+    }
+
     /// Forgets every cached prefix; `Some(false)` if a request holds a block of an engine's cache and `preempt` is not
     /// set, `None` if an engine is gone. The caches of other engines are forgotten all the same.
     pub async fn reset_prefix_cache(&self, preempt: bool) -> Option<bool> {
@@ -76,12 +87,13 @@ impl Frontend {
 
     /// Sends the engines to sleep and returns once they all sleep; `None` if one is gone.
     pub async fn sleep(&self, level: SleepLevel, mode: PauseMode) -> Option<Result<(), Arc<str>>> {
-        self.change_sleep(|lane, done| lane.engine.sleep(level, mode, done)).await
+        let operation = SleepOperation::Sleep;
+        self.change_sleep(operation, |lane, done| lane.engine.sleep(level, mode, done)).await
     }
 
     /// Wakes the engines up and returns once they are all awake; `None` if one is gone.
     pub async fn wake_up(&self) -> Option<Result<(), Arc<str>>> {
-        self.change_sleep(|lane, done| lane.engine.wake_up(done)).await
+        self.change_sleep(SleepOperation::Wake, |lane, done| lane.engine.wake_up(done)).await
     }
 
     /// Whether an engine sleeps. All do, or none, unless one could not follow the others.
@@ -89,7 +101,13 @@ impl Frontend {
         self.lanes.iter().any(|lane| lane.engine.is_sleeping())
     }
 
-    async fn change_sleep(&self, ask: impl Fn(&Lane, SleepReply)) -> Option<Result<(), Arc<str>>> {
+    async fn change_sleep(
+        &self,
+        operation: SleepOperation,
+        ask: impl Fn(&Lane, SleepReply),
+    ) -> Option<Result<(), Arc<str>>> {
+        // One call is one operation, however many engines it is for.
+        let _operation = self.lanes.first().map(|lane| lane.telemetry.sleep_operation(operation));
         let asked: Vec<_> = self.lanes.iter().map(|lane| lane.change_sleep(&ask)).collect();
         let mut all = Ok(());
         for (index, answered) in asked.into_iter().enumerate() {

@@ -20,6 +20,7 @@ mod admission;
 mod control;
 mod decoder;
 mod engine;
+mod heartbeat;
 mod pump;
 mod routing;
 mod stop;
@@ -27,7 +28,7 @@ mod text;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use limpid_engine::request::{EngineRequest, RequestId, SamplingParams, Siblings, StepOutput};
 use limpid_telemetry::observation::FinishReason;
@@ -44,6 +45,7 @@ pub use text::TextModel;
 
 use admission::{Admission, Ticket};
 use decoder::Decoder;
+use heartbeat::Heartbeat;
 use routing::{Load, Place, Router};
 
 /// `error.type` of a request that the engine gave up.
@@ -258,6 +260,7 @@ struct Lane {
     /// Whether its task runs, and its thread.
     alive: Arc<AtomicBool>,
     load: Arc<Load>,
+    heartbeat: Arc<Heartbeat>,
 }
 
 /// Handle to a running frontend. Cheap to clone.
@@ -269,11 +272,14 @@ pub struct Frontend {
     admission: Arc<Admission>,
     next_id: Arc<AtomicU64>,
     num_open: watch::Receiver<usize>,
+    /// How long an engine with open requests may make no step.
+    iteration_timeout: Duration,
 }
 
 impl Frontend {
     /// Starts a task for each engine. It ends after its engine does. `prefix_block_size` are the tokens in a block
-    /// of the prefix caches; `None` if there are none.
+    /// of the prefix caches; `None` if there are none. An engine with open requests that makes no step for
+    /// `iteration_timeout` counts as stalled.
     ///
     /// # Panics
     /// Without an engine.
@@ -282,6 +288,7 @@ impl Frontend {
         text: &Arc<dyn TextModel>,
         limits: AdmissionLimits,
         prefix_block_size: Option<usize>,
+        iteration_timeout: Duration,
     ) -> (Frontend, Vec<JoinHandle<()>>) {
         assert!(!engines.is_empty(), "somebody has to compute");
         let (num_open_sender, num_open) = watch::channel(0);
@@ -294,6 +301,7 @@ impl Frontend {
                 events: events.sender,
                 alive: Arc::new(AtomicBool::new(true)),
                 load: Arc::default(),
+                heartbeat: Arc::new(Heartbeat::new()),
             };
             let pump = pump::Pump::new(&lane, Arc::clone(text), Arc::clone(&num_open_sender));
             tasks.push(tokio::spawn(pump.run(events.receiver)));
@@ -305,6 +313,7 @@ impl Frontend {
             admission: Arc::new(Admission::new(limits)),
             next_id: Arc::new(AtomicU64::new(0)),
             num_open,
+            iteration_timeout,
         };
         (frontend, tasks)
     }
@@ -424,9 +433,10 @@ pub struct Generation {
 
 impl Generation {
     /// The next piece of any choice; `None` after the last one of the last choice, or if the frontend's task
-    /// failed before it. Never waits for more than one piece, but pieces of one choice that have piled up
-    /// because the client reads more slowly than the engine writes are one, as in vLLM.
-    pub async fn next(&mut self) -> Option<Delta> {
+    /// failed before it. Pieces of one choice that have piled up because the client reads more slowly than the
+    /// engine writes are one, as in vLLM, and so are those that come before `collect_until`; the last piece of a
+    /// choice waits for nothing.
+    pub async fn next(&mut self, collect_until: Instant) -> Option<Delta> {
         let next = match self.ahead.take() {
             Some(delta) => Some(delta),
             None => self.deltas.recv().await,
@@ -435,9 +445,15 @@ impl Generation {
             self.open.clear();
             return None;
         };
-        while delta.finish.is_none()
-            && let Ok(more) = self.deltas.try_recv()
-        {
+        while delta.finish.is_none() {
+            let more = match self.deltas.try_recv() {
+                Ok(more) => more,
+                Err(_) if Instant::now() >= collect_until => break,
+                Err(_) => match tokio::time::timeout_at(collect_until.into(), self.deltas.recv()).await {
+                    Ok(Some(more)) => more,
+                    Ok(None) | Err(_) => break,
+                },
+            };
             if more.index != delta.index {
                 self.ahead = Some(more);
                 break;

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use limpid_engine::config::EngineConfig;
 use limpid_engine::device::DeviceChoice;
+use limpid_engine::model::Quantization;
 use limpid_telemetry::{ModelTelemetry, Telemetry, TelemetrySettings};
 use opentelemetry_sdk::trace::SpanProcessor;
 use tokio::task::JoinHandle;
@@ -41,8 +42,10 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// What to serve, and how.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// The GGUF file.
+    /// The GGUF file or the Hugging Face directory.
     pub model_path: PathBuf,
+    /// How a directory's matrices are quantised while loading, if they are.
+    pub quantization: Option<Quantization>,
     /// Address or name to listen on.
     pub host: String,
     /// Port to listen on; 0 takes any free one.
@@ -61,6 +64,8 @@ pub struct ServeOptions {
     pub telemetry: TelemetrySettings,
     /// How much is let in at once.
     pub admission: AdmissionLimits,
+    /// How long the engine may make no step while requests are open before the server counts as unhealthy.
+    pub engine_iteration_timeout: Duration,
     /// How often the log says what the engine does; `None` is never.
     pub log_stats_interval: Option<Duration>,
     /// How long running requests get to end at shutdown.
@@ -99,6 +104,7 @@ impl Server {
         let log_stats_interval = options.log_stats_interval;
         let api_keys = options.api_keys.clone();
         let admission = options.admission;
+        let iteration_timeout = options.engine_iteration_timeout;
         let served_names = options.served_model_names.clone();
         // Reading, hashing, uploading and compiling take their time and their thread.
         let opened = tokio::task::spawn_blocking(move || startup::open(&options, span_processors))
@@ -113,7 +119,8 @@ impl Server {
             }
             None => Vec::new(),
         };
-        let (frontend, frontend_tasks) = Frontend::start(engines, &text, admission, prefix_block_size);
+        let (frontend, frontend_tasks) =
+            Frontend::start(engines, &text, admission, prefix_block_size, iteration_timeout);
         let router = api::router(AppParts {
             frontend: frontend.clone(),
             telemetry: telemetry.clone(),

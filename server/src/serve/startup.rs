@@ -41,7 +41,7 @@ pub(super) fn open(
 ) -> anyhow::Result<Opened> {
     let started = Instant::now();
     let num_engines = options.engine.num_engines()?;
-    let model = Arc::new(Model::open(&options.model_path)?);
+    let model = Arc::new(Model::open_quantized(&options.model_path, options.quantization)?);
     let mut phases = model.opening.to_vec();
     let searched = Instant::now();
     let adapters =

@@ -12,6 +12,7 @@ mod sglang;
 pub(crate) mod vllm;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use opentelemetry::KeyValue;
 
@@ -21,7 +22,7 @@ use crate::identity::ModelIdentity;
 use crate::instruments::Instruments;
 use crate::lifecycle::{NewTokens, ParentFinished, Preempted, RequestFinished};
 use crate::load::EngineLoad;
-use crate::observation::{AdmissionLimit, BlockResidency, SleepState, StepFinished};
+use crate::observation::{AdmissionLimit, BlockResidency, SleepOperation, SleepState, StepFinished};
 
 /// The rows of all dialects.
 pub(crate) const ROWS: &[&[Row]] = &[
@@ -52,6 +53,10 @@ pub(crate) trait Dialect: Send + Sync {
     fn admission_rejected(&self, _limit: AdmissionLimit) {}
     /// The engine went to sleep or woke up.
     fn sleep_state_changed(&self, _state: SleepState) {}
+    /// Somebody asked the engine to sleep or to wake up, and waits for it.
+    fn sleep_operation_started(&self, _operation: SleepOperation) {}
+    /// That is over, whether it came to pass, failed, or was not waited for any longer.
+    fn sleep_operation_ended(&self, _operation: SleepOperation, _took: Duration) {}
 }
 
 /// All dialects that are asked for, bound. From here on every known series exists at 0.

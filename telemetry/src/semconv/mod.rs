@@ -237,8 +237,8 @@ pub const SPANS: &[SpanSpec] = &[
             (key::ERROR_TYPE, "the engine failed"),
             (
                 key::INPUT_MESSAGES,
-                "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT on and the prompt was text; JSON, cut at 256 KiB \
-                 of text",
+                "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT on; JSON, cut at 256 KiB of text; token ids as \
+                 their text, control tokens included",
             ),
             (
                 key::OUTPUT_MESSAGES,

@@ -9,6 +9,7 @@ mod answers;
 mod capacity;
 mod choices;
 mod data_parallel;
+mod directory;
 mod disconnects;
 mod errors;
 mod official_client;

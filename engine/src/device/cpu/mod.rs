@@ -31,7 +31,7 @@ use crate::program::{OpKind, Program, Rows, WeightId};
 
 mod attention;
 mod formats;
-mod machine;
+pub(super) mod machine;
 mod matmul;
 mod packed;
 mod peak;
@@ -221,7 +221,7 @@ impl Weights {
                     if matrices[id.0].is_none() =>
                 {
                     let weight = &program.weights[id.0];
-                    matrices[id.0] = Some(PackedWeight::new(weight, source.weight(id), threads)?);
+                    matrices[id.0] = Some(PackedWeight::new(weight, &source.weight(id), threads)?);
                 }
                 OpKind::RmsNorm { weight: id, .. } | OpKind::AddBias { bias: id, .. } => {
                     vectors[id.0] = Some(vector(program, source, id)?)
@@ -298,7 +298,7 @@ fn vector(program: &Program, weights: &dyn WeightSource, id: WeightId) -> Result
         )));
     }
     let mut values = vec![0.0; weight.columns];
-    weight.format.dequantize(stored, &mut values);
+    weight.format.dequantize(&stored, &mut values);
     Ok(values)
 }
 

@@ -82,8 +82,9 @@ impl WgpuDevice {
         let (queries, bytes) = (2 * ops.len() as u32, 2 * TICK * ops.len() as u64);
         encoder.resolve_query_set(&clock.queries, 0..queries, &clock.resolved, 0);
         encoder.copy_buffer_to_buffer(&clock.resolved, 0, &clock.readback, 0, bytes);
+        // The ops may run, and even end, before the submission returns.
+        let handed_over = Instant::now();
         self.submit(encoder, logits_rows);
-        let submitted = Instant::now();
         clock.readback.map_async(wgpu::MapMode::Read, ..bytes, |_| ());
         self.gpu.wait()?;
         let completed = Instant::now();
@@ -97,7 +98,7 @@ impl WgpuDevice {
         let first = ticks.iter().copied().min().unwrap_or(0);
         let forward = clock.between(first, ticks.iter().copied().max().unwrap_or(0));
         // The two clocks have no common zero: the pass ended at the latest when the host saw it end.
-        let started = completed.checked_sub(forward).map_or(submitted, |started| started.max(submitted));
+        let started = completed.checked_sub(forward).map_or(handed_over, |started| started.max(handed_over));
         detail.forward = Some((started, (started + forward).min(completed)));
         // Mesa's software adapters take the first stamp of a pass when they take its last; but their passes run one
         // after the other, so each begins where the one before it ended.

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use limpid_telemetry::observation::Phase;
-use wgpu::BufferUsages;
+use wgpu::{BufferUsages, DeviceType};
 
 use self::detail::OpClock;
 use self::gpu::{Gpu, Options};
 use self::plan::Plan;
 use super::batch_check::check_batch;
+use super::cpu::machine::available_memory;
 use super::{
     Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteDetail, ExecuteTimes,
     Peak, Sharing, WeightSource, share_of,
@@ -67,9 +68,14 @@ impl Adapter for WgpuAdapter {
         &self.info
     }
 
-    /// wgpu has no portable way to ask.
+    /// The host's where the adapter has none of its own. Of other adapters' memory wgpu has no portable way to ask.
     fn memory(&self) -> DeviceMemory {
-        DeviceMemory::Unknown
+        match self.adapter.get_info().device_type {
+            DeviceType::Cpu | DeviceType::IntegratedGpu => {
+                available_memory().map_or(DeviceMemory::Unknown, DeviceMemory::Shared)
+            }
+            _ => DeviceMemory::Unknown,
+        }
     }
 
     /// Each engine uploads weights of its own.

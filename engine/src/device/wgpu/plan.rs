@@ -565,7 +565,7 @@ fn rope_tables(program: &Program, source: &dyn WeightSource) -> Result<Vec<RopeT
             && !tables.iter().any(|table| table.serves(rotary, base, factors))
         {
             let values = factors
-                .map(|id| dequantized_vector(&program.weights[id.0], source.weight(id)))
+                .map(|id| dequantized_vector(&program.weights[id.0], &source.weight(id)))
                 .transpose()?;
             let factors = factors.zip(values.as_deref());
             tables.push(RopeTable::new(rotary, base, factors));

@@ -1,6 +1,7 @@
 //! What tests of kernels and of the device share: an adapter, random weights, and a rig that runs a program
 //! on chosen activations and shows what became of every buffer.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use half::{bf16, f16};
@@ -53,8 +54,8 @@ pub(crate) const MAPPINGS: [Option<Mapping>; 3] =
 pub(crate) struct Stored(pub(crate) Vec<Vec<u8>>);
 
 impl WeightSource for Stored {
-    fn weight(&self, id: WeightId) -> &[u8] {
-        &self.0[id.0]
+    fn weight(&self, id: WeightId) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.0[id.0])
     }
 }
 

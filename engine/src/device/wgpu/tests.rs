@@ -316,6 +316,49 @@ fn names_of(joined: &str) -> Vec<String> {
     std::iter::once(first.to_owned()).chain(parts.map(|own| format!("{place}.{own}"))).collect()
 }
 
+/// Every matrix is larger than a binding, the embedding (also the output) has several seams, and there is a token on
+/// both sides of each; so is, among the logits, the feature.
+#[test]
+fn a_model_whose_matrices_exceed_a_binding_is_right_on_both_sides_of_each_seam() {
+    const MAX_BINDING: u64 = 32 << 10;
+    let sizes = Sizes { layers: 2, width: 128, feed_forward: 160, heads: 4, kv_heads: 1, vocabulary: 1001 };
+    for last in [TensorType::Q8_0, TensorType::Q4_1, TensorType::F16] {
+        let program = llama(sizes, &[TensorType::F32, last]);
+        let weights = random_weights(&program, &mut Random::new(32));
+        let part = MAX_BINDING as usize / (4 * 4 * super::packing::block_words(last));
+        let seams: Vec<u32> = (0..1001).step_by(part).skip(1).map(|row| row as u32).collect();
+        assert!(!seams.is_empty(), "{last:?}");
+        for mapping in MAPPINGS {
+            let open = |max_binding: u64| {
+                let rig = Rig::try_open(&program, &weights, LIMITS, |options| {
+                    options.mapping = mapping.unwrap_or(options.mapping);
+                    options.max_binding = options.max_binding.min(max_binding);
+                });
+                rig.map(|rig| rig.expect("it opens"))
+            };
+            let Some((whole, mut rig)) = open(u64::MAX).zip(open(MAX_BINDING)) else { return };
+            // Software adapters load weights from textures, which are larger.
+            if mapping == Some(Mapping::Hardware) {
+                let [whole, cut] = [&whole, &rig].map(|rig| rig.device.plan.dispatches.len());
+                assert!(cut >= whole + 2 * seams.len(), "{cut} dispatches instead of {whole}");
+            }
+            let mut reference = ReferenceDevice::open(&program, &weights, LIMITS);
+            let [mut sequence, ..] = sequences(&program, &mut Random::new(33));
+            let around = seams.iter().flat_map(|seam| [seam - 1, *seam]);
+            sequence.tokens = [0, 1000].into_iter().chain(around).collect();
+            let rows = sequence.tokens.len() as u32;
+            let mut batch = next_batch(&mut [(&mut sequence, rows)], 4);
+            batch.logits_rows = (0..rows.min(6)).map(|row| rows - rows.min(6) + row).collect();
+            let (mut found, mut expected) = (Vec::new(), Vec::new());
+            rig.execute(&batch, &mut found).expect("the batch runs");
+            reference.execute(&batch, &mut expected).expect("the batch runs");
+            let largest = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+            let sizes = vec![largest; expected.len()];
+            assert_close(&format!("{last:?}, {mapping:?}"), &found, &expected, &sizes, 1e-4);
+        }
+    }
+}
+
 #[test]
 fn what_is_over_a_limit_is_refused_by_name_before_it_is_allocated() {
     let sizes = Sizes { layers: 1, width: 32, feed_forward: 32, heads: 2, kv_heads: 1, vocabulary: 33 };

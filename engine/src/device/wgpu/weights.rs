@@ -5,6 +5,8 @@
 //!
 //! Invariant: the values are never dequantised here; vectors of norms, which are small, are the exception.
 
+use std::borrow::Cow;
+
 use wgpu::BufferUsages;
 
 use super::gpu::{Gpu, Options};
@@ -207,6 +209,18 @@ fn check_length(weight: &Weight, stored: &[u8]) -> Result<usize, DeviceError> {
     }
 }
 
+/// A matrix as its source has it.
+struct Stored<'a> {
+    bytes: Cow<'a, [u8]>,
+    row_bytes: usize,
+}
+
+impl Stored<'_> {
+    fn rows(&self) -> impl Iterator<Item = &[u8]> {
+        self.bytes.chunks_exact(self.row_bytes)
+    }
+}
+
 /// The weights that a program's ops use, uploaded the first time they are asked for.
 pub(super) struct Weights<'a> {
     gpu: &'a Gpu,
@@ -230,8 +244,9 @@ impl<'a> Weights<'a> {
     /// The parts of a matrix.
     pub(super) fn matrix(&mut self, id: WeightId) -> Result<&[Part], DeviceError> {
         if self.matrices[id.0].is_none() {
-            let rows = self.rows(id)?;
-            self.matrices[id.0] = Some(upload(self.gpu, &self.of(id, rows), self.options)?);
+            let stored = self.stored(id)?;
+            self.matrices[id.0] =
+                Some(upload(self.gpu, &self.of(id, stored.rows().collect()), self.options)?);
         }
         Ok(self.parts(id))
     }
@@ -243,16 +258,15 @@ impl<'a> Weights<'a> {
 
     /// The parts of several matrices of one format and width, one after the other.
     pub(super) fn joined(&self, ids: &[WeightId]) -> Result<Vec<Part>, DeviceError> {
-        let mut rows = Vec::new();
-        for id in ids {
-            rows.extend(self.rows(*id)?);
-        }
+        let stored = ids.iter().map(|id| self.stored(*id)).collect::<Result<Vec<_>, _>>()?;
+        let rows = stored.iter().flat_map(|stored| stored.rows()).collect();
         upload(self.gpu, &self.of(ids[0], rows), self.options)
     }
 
     /// The parts of two matrices of one format and size, `run` rows of each in turn, filled up with rows of zeros.
     pub(super) fn alternating(&self, ids: [WeightId; 2], run: usize) -> Result<Vec<Part>, DeviceError> {
-        let [first, second] = [self.rows(ids[0])?, self.rows(ids[1])?];
+        let stored = [self.stored(ids[0])?, self.stored(ids[1])?];
+        let [first, second]: [Vec<&[u8]>; 2] = stored.each_ref().map(|stored| stored.rows().collect());
         let zeros = vec![0; first.first().map_or(0, |row| row.len())];
         let mut rows: Vec<&[u8]> = Vec::with_capacity(2 * first.len().next_multiple_of(run));
         for runs in first.chunks(run).zip(second.chunks(run)) {
@@ -269,16 +283,15 @@ impl<'a> Weights<'a> {
         Matrix { name, format, columns, rows }
     }
 
-    /// The stored rows of a matrix.
-    fn rows(&self, id: WeightId) -> Result<Vec<&'a [u8]>, DeviceError> {
-        let stored = self.source.weight(id);
-        let row_bytes = check_length(&self.declared[id.0], stored)?;
-        Ok(stored.chunks_exact(row_bytes).collect())
+    fn stored(&self, id: WeightId) -> Result<Stored<'a>, DeviceError> {
+        let bytes = self.source.weight(id);
+        let row_bytes = check_length(&self.declared[id.0], &bytes)?;
+        Ok(Stored { bytes, row_bytes })
     }
 
     /// The vector of a norm or a bias.
     pub(super) fn vector(&self, id: WeightId) -> Result<wgpu::Buffer, DeviceError> {
-        upload_vector(self.gpu, &self.declared[id.0], self.source.weight(id), self.options)
+        upload_vector(self.gpu, &self.declared[id.0], &self.source.weight(id), self.options)
     }
 }
 
