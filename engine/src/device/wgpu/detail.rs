@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use wgpu::BufferUsages;
 
 use super::gpu::{Gpu, Options};
+use super::shader::Mapping;
 use super::{Batch, DeviceError, ExecuteDetail, ExecuteTimes, WgpuDevice};
 
 /// Timestamps of every op.
@@ -99,9 +100,15 @@ impl WgpuDevice {
         // The two clocks have no common zero: the pass ended at the latest when the host saw it end.
         let started = completed.checked_sub(forward).map_or(handed_over, |started| started.max(handed_over));
         detail.forward = Some((started, (started + forward).min(completed)));
+        // Mesa's software adapters take the first stamp of a pass when they take its last; but their passes run one
+        // after the other, so each begins where the one before it ended.
+        let in_turn = self.gpu.options().mapping != Mapping::Hardware;
+        let mut ended = first;
         for (group, ends) in ops.into_iter().zip(ticks.chunks_exact(2)) {
-            let at = started + clock.between(first, ends[0]);
-            detail.push(&self.program, group, batch.shape(), at, clock.between(ends[0], ends[1]));
+            let begun = if in_turn { ended } else { ends[0] };
+            ended = ends[1];
+            let at = started + clock.between(first, begun);
+            detail.push(&self.program, group, batch.shape(), at, clock.between(begun, ended));
         }
         drop(view);
         clock.readback.unmap();

@@ -64,7 +64,7 @@ fn main(
         let position = first + min(lane, count - 1u);
         let slot = step[table + position / BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE;
         let start = slot * params.kv_width + kv_start;
-        var weight: array<f32, HEADS>;
+        var weight = array<f32, HEADS>();
         // each key_four
         {
             let key = textureLoad(keys, texel(start + KEY_FOUR));

@@ -32,7 +32,7 @@ fn main(
         }
         // end this_row
         let weight = load_four(block_index(tile * 32u + local * FEATURES, b, params.blocks));
-        var sum: array<array<f32, ROWS>, FEATURES>;
+        var sum = array<array<f32, ROWS>, FEATURES>();
         // each four
         {
             // Row by row, so that the weights stay in registers however many sums there are.
