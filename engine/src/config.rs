@@ -409,7 +409,8 @@ mod tests {
         assert_eq!(pool(4), pool(1) / 4);
         let sharing = Sharing { engines: 8, weights: true };
         let error = config.resolve(&program(), 1000, DeviceMemory::Own(16 << 20), sharing).unwrap_err();
-        assert!(error.allowed.contains("1 MiB usable memory for each of 8 engines"), "{error}");
+        let share = "1048576 of 16777216 available bytes may be used for each of 8 engines";
+        assert!(error.allowed.contains(share), "{error}");
         assert!(error.allowed.contains("--data-parallel-size"), "{error}");
     }
 

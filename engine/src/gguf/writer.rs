@@ -29,6 +29,8 @@ pub enum MetadataValue {
     Counts(Vec<u32>),
     /// Array of single precision.
     Floats(Vec<f32>),
+    /// Array of truth values.
+    Flags(Vec<bool>),
 }
 
 impl From<u32> for MetadataValue {
@@ -79,6 +81,12 @@ impl From<Vec<f32>> for MetadataValue {
     }
 }
 
+impl From<Vec<bool>> for MetadataValue {
+    fn from(value: Vec<bool>) -> Self {
+        MetadataValue::Flags(value)
+    }
+}
+
 impl MetadataValue {
     fn write(&self, out: &mut Vec<u8>) {
         let start = |out: &mut Vec<u8>, value_type: ValueType| out.extend(value_type.number().to_le_bytes());
@@ -115,6 +123,10 @@ impl MetadataValue {
             MetadataValue::Counts(values) => {
                 start_array(out, ValueType::U32, values.len());
                 values.iter().for_each(|value| out.extend(value.to_le_bytes()));
+            }
+            MetadataValue::Flags(values) => {
+                start_array(out, ValueType::Bool, values.len());
+                out.extend(values.iter().map(|value| u8::from(*value)));
             }
             MetadataValue::Floats(values) => {
                 start_array(out, ValueType::F32, values.len());

@@ -3,47 +3,74 @@
 //! The tables are read in both directions: forwards to present a directory as the GGUF file it would be
 //! converted to, backwards to speak of problems in the words of the directory's files.
 
+use crate::model::architectures;
+
 /// An architecture.
 pub(super) struct Architecture {
     /// `general.architecture`.
     pub(super) name: &'static str,
     /// Values of `model_type`.
     pub(super) model_types: &'static [&'static str],
-    /// The only value of `hidden_act`.
-    pub(super) activation: &'static str,
+    /// The key that names the activation, and the only value it may have.
+    pub(super) activation: (&'static str, &'static str),
+    /// Whether the embedding is also the output matrix if nothing says.
+    pub(super) tied: bool,
     /// Whether q and k rows are permuted in GGUF files, so that values that turn together are neighbours.
     pub(super) permutes_heads: bool,
+    /// Whether norms are stored as their distance from one.
+    pub(super) norms_from_one: bool,
     /// Names of layers' tensors that the common table lacks or that mean something else here.
     parts: &'static [(&'static str, &'static str)],
 }
 
-pub(super) const ARCHITECTURES: [Architecture; 4] = [
+pub(super) const ARCHITECTURES: [Architecture; 5] = [
     Architecture {
         name: "llama",
         model_types: &["llama", "mistral"],
-        activation: "silu",
+        activation: ("hidden_act", "silu"),
+        tied: false,
         permutes_heads: true,
+        norms_from_one: false,
         parts: &[],
     },
     Architecture {
         name: "qwen2",
         model_types: &["qwen2"],
-        activation: "silu",
+        activation: ("hidden_act", "silu"),
+        tied: false,
         permutes_heads: false,
+        norms_from_one: false,
         parts: &[],
     },
     Architecture {
         name: "qwen3",
         model_types: &["qwen3"],
-        activation: "silu",
+        activation: ("hidden_act", "silu"),
+        tied: false,
         permutes_heads: false,
+        norms_from_one: false,
         parts: &[],
+    },
+    Architecture {
+        name: "gemma3",
+        model_types: &["gemma3_text"],
+        activation: ("hidden_activation", "gelu_pytorch_tanh"),
+        tied: true,
+        permutes_heads: false,
+        norms_from_one: true,
+        parts: &[
+            ("post_attention_layernorm", "post_attention_norm"),
+            ("pre_feedforward_layernorm", "ffn_norm"),
+            ("post_feedforward_layernorm", "post_ffw_norm"),
+        ],
     },
     Architecture {
         name: "phi3",
         model_types: &["phi3"],
-        activation: "silu",
+        activation: ("hidden_act", "silu"),
+        tied: false,
         permutes_heads: false,
+        norms_from_one: false,
         parts: &[("self_attn.qkv_proj", "attn_qkv"), ("mlp.gate_up_proj", "ffn_up")],
     },
 ];
@@ -81,13 +108,15 @@ pub(super) const COUNTS: [(&str, &str); 6] = [
 ];
 
 /// Keys that are not simply carried over, for messages.
-const OTHER_KEYS: [(&str, &str); 8] = [
+const OTHER_KEYS: [(&str, &str); 10] = [
     ("head_dim", "attention.key_length"),
     ("head_dim", "attention.value_length"),
     ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
     ("rope_theta", "rope.freq_base"),
     ("partial_rotary_factor", "rope.dimension_count"),
+    ("rope_local_base_freq", "rope.freq_base_swa"),
     ("sliding_window", "attention.sliding_window"),
+    ("layer_types", "attention.sliding_window_pattern"),
     ("rope_scaling.rope_type", "rope.scaling.type"),
     ("rope_scaling.factor", "rope.scaling.factor"),
 ];
@@ -105,13 +134,18 @@ const TOKENIZER_KEYS: [(&str, &str, &str); 6] = [
 impl Architecture {
     /// The architecture of a `model_type`.
     pub(super) fn of(model_type: &str) -> Option<&'static Architecture> {
-        ARCHITECTURES.iter().find(|architecture| architecture.model_types.contains(&model_type))
+        Architecture::known().find(|architecture| architecture.model_types.contains(&model_type))
     }
 
     /// All values of `model_type`, for a message.
     pub(super) fn supported() -> String {
-        let types: Vec<&str> = ARCHITECTURES.iter().flat_map(|known| known.model_types).copied().collect();
+        let types: Vec<&str> = Architecture::known().flat_map(|known| known.model_types).copied().collect();
         types.join(", ")
+    }
+
+    /// Those that there are programs for.
+    fn known() -> impl Iterator<Item = &'static Architecture> {
+        ARCHITECTURES.iter().filter(|known| architectures().any(|name| name == known.name))
     }
 
     fn parts(&self) -> impl Iterator<Item = (&'static str, &'static str)> + use<'_> {

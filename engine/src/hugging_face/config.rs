@@ -3,6 +3,8 @@
 //! What is out of range is for the reader of those to say; here it is only made sure that what GGUF has no key
 //! for is refused rather than lost.
 
+use serde_json::Value;
+
 use super::HuggingFaceError;
 use super::architecture::{Architecture, COUNTS};
 use super::json::Settings;
@@ -41,10 +43,9 @@ impl Config {
                            and BF16 while loading";
             return Err(config.refuse("quantization_config", allowed));
         }
-        if let Some(found) = config.text("hidden_act")?
-            && found != architecture.activation
-        {
-            return Err(config.refuse("hidden_act", format!("supported is {}", architecture.activation)));
+        let (activation_key, activation) = architecture.activation;
+        if config.text(activation_key)?.is_some_and(|found| found != activation) {
+            return Err(config.refuse(activation_key, format!("supported is {activation}")));
         }
         let key = |name: &str| format!("{}.{name}", architecture.name);
         let required = |name: &str| match config.count(name)? {
@@ -79,6 +80,9 @@ impl Config {
         {
             out.set(&key("attention.sliding_window"), window);
         }
+        if architecture.name == "gemma3" {
+            gemma3(config, head_size, out)?;
+        }
         let rotary = f64::from(head_size) * config.number("partial_rotary_factor")?.unwrap_or(1.0);
         let rotary = match rotary as u32 {
             rotary if rotary <= head_size => rotary,
@@ -89,12 +93,61 @@ impl Config {
         Ok(Config {
             architecture,
             vocabulary: required("vocab_size")?,
-            tied: config.flag("tie_word_embeddings")?.unwrap_or(false),
+            tied: config.flag("tie_word_embeddings")?.unwrap_or(architecture.tied),
             heads: [heads, config.count("num_key_value_heads")?.unwrap_or(heads)],
             rope_factors,
             bos_token_id: config.count("bos_token_id")?,
             eos_token_ids: config.token_ids("eos_token_id")?,
         })
+    }
+}
+
+/// Writes what Gemma 3 has beyond the others, and refuses what GGUF has no key for.
+fn gemma3(config: &Settings, head_size: u32, out: &mut Writer) -> Result<(), HuggingFaceError> {
+    const PATTERN: &str = "gemma3.attention.sliding_window_pattern";
+    for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        if config.value(key).is_some() {
+            return Err(config.refuse(key, "soft caps are not supported; null means none"));
+        }
+    }
+    if config.flag("use_bidirectional_attention")? == Some(true) {
+        return Err(config.refuse("use_bidirectional_attention", "only causal attention is supported"));
+    }
+    let scalar = config.number("query_pre_attn_scalar")?.unwrap_or(256.0);
+    let (layers, heads) = (config.count("num_hidden_layers")?, config.count("num_attention_heads")?);
+    let wanted = match (layers, config.count("hidden_size")?.zip(heads)) {
+        // As GGUF's readers have it, the largest model differs from the others.
+        (Some(62), Some((width, heads @ 1..))) => width / heads,
+        _ => head_size,
+    };
+    if scalar != f64::from(wanted) {
+        return Err(config.refuse("query_pre_attn_scalar", format!("supported is {wanted}")));
+    }
+    match (config.value("layer_types"), config.count("sliding_window_pattern")?) {
+        (Some(types), _) => {
+            let windowed = types.as_array().and_then(|types| types.iter().map(is_windowed).collect());
+            let windowed: Vec<bool> = windowed.ok_or_else(|| {
+                config.refuse("layer_types", "wanted is a list of `sliding_attention` and `full_attention`")
+            })?;
+            out.set(PATTERN, windowed);
+        }
+        (None, Some(period)) => {
+            out.set(PATTERN, period);
+        }
+        (None, None) => {}
+    }
+    if let Some(base) = config.number("rope_local_base_freq")? {
+        out.set("gemma3.rope.freq_base_swa", base as f32);
+    }
+    Ok(())
+}
+
+/// Whether a layer of this type attends to a window.
+fn is_windowed(layer: &Value) -> Option<bool> {
+    match layer.as_str()? {
+        "sliding_attention" => Some(true),
+        "full_attention" => Some(false),
+        _ => None,
     }
 }
 
@@ -108,6 +161,18 @@ fn rope(
 ) -> Result<Option<Vec<f32>>, HuggingFaceError> {
     let key = |name: &str| format!("{}.{name}", architecture.name);
     let parameters = config.section("rope_parameters")?;
+    let parameters = match parameters {
+        // Each kind of layers may have its own.
+        Some(parameters) if parameters.value("full_attention").is_some() => {
+            if let Some(windowed) = parameters.section("sliding_attention")?
+                && let Some(base) = windowed.number("rope_theta")?
+            {
+                out.set(&key("rope.freq_base_swa"), base as f32);
+            }
+            parameters.section("full_attention")?
+        }
+        parameters => parameters,
+    };
     let base = match &parameters {
         Some(parameters) => parameters.number("rope_theta")?,
         None => config.number("rope_theta")?,
@@ -146,7 +211,12 @@ fn rope(
                 let original = positive("original_max_position_embeddings")? as u32;
                 out.set(&key("rope.scaling.original_context_length"), original);
             }
-            for name in ["attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"] {
+            for (name, gguf) in [("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")] {
+                if scaling.value(name).is_some() {
+                    out.set(&key(&format!("rope.scaling.{gguf}")), positive(name)? as f32);
+                }
+            }
+            for name in ["attention_factor", "mscale", "mscale_all_dim"] {
                 if scaling.value(name).is_some() {
                     return Err(scaling.refuse(name, "only the default is supported, with the key left out"));
                 }
@@ -187,7 +257,7 @@ impl Llama3 {
 mod tests {
     use super::*;
 
-    /// Of Llama 3.2 1B: from the tensor that a GGUF file of it has.
+    /// With the settings of Llama 3.2 1B.
     #[test]
     fn llama_3_keeps_fast_rotations_and_slows_the_others_down() {
         let rule = Llama3 { factor: 32.0, low: 1.0, high: 4.0, original_context: 8192.0 };

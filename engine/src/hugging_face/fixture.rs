@@ -59,6 +59,9 @@ pub fn write_directory(gguf: &GgufFile, directory: &Path, layout: Layout) -> io:
             let heads = get::<u32>(gguf, &format!("{}.{heads}", architecture.name)) as usize;
             values = before_permutation(&values, shape[0], shape[0] / heads);
         }
+        if architecture.norms_from_one && tensor.name.ends_with("norm.weight") {
+            values.iter_mut().for_each(|value| *value -= 1.0);
+        }
         let name = architecture.tensor_here(tensor.name).expect("a tensor of the architecture");
         files[index % layout.files].insert(name, (shape, layout.format.quantize(&values)));
     }
@@ -116,7 +119,7 @@ fn config(gguf: &GgufFile, architecture: &Architecture) -> Value {
         (get::<u32>(gguf, &key("attention.key_length")), get::<u32>(gguf, &key("rope.dimension_count")));
     let settings = json!({
         "model_type": architecture.model_types[0],
-        "hidden_act": architecture.activation,
+        (architecture.activation.0): architecture.activation.1,
         "vocab_size": gguf.tensor("token_embd.weight").map(|tensor| tensor.dimensions[1]),
         "tie_word_embeddings": gguf.tensor("output.weight").is_none(),
         "head_dim": head_size,
@@ -127,6 +130,14 @@ fn config(gguf: &GgufFile, architecture: &Architecture) -> Value {
     });
     let Value::Object(settings) = settings else { unreachable!("written as one") };
     config.extend(settings);
+    if architecture.name == "gemma3" {
+        config.insert("sliding_window".to_owned(), json!(get::<u32>(gguf, &key("attention.sliding_window"))));
+        config.insert("query_pre_attn_scalar".to_owned(), json!(head_size));
+        let layers = get::<u32>(gguf, &key("block_count"));
+        // GGUF's readers know it, a directory says it.
+        let kind = |layer| if layer % 6 == 5 { "full_attention" } else { "sliding_attention" };
+        config.insert("layer_types".to_owned(), (0..layers).map(kind).collect());
+    }
     Value::Object(config)
 }
 

@@ -60,13 +60,19 @@ struct Tensor {
 /// Where the values come from.
 enum Data {
     /// The tensor of this name in the files.
-    Stored {
-        name: String,
-        /// Values of a head, if its rows have to be brought into the order of neighbouring pairs.
-        permuted: Option<usize>,
-    },
+    Stored { name: String, change: Change },
     /// Made from settings.
     Computed(Vec<u8>),
+}
+
+/// How values differ from the stored ones.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    None,
+    /// Rows come in the order of neighbouring pairs; heads have that many values.
+    Permute(usize),
+    /// Norms that are stored as their distance from one.
+    AddOne,
 }
 
 impl HuggingFaceModel {
@@ -186,15 +192,19 @@ fn tensor(
         "attn_k" => Some(config.heads[1]),
         _ => None,
     };
-    let permuted = match (heads, &stored.shape[..]) {
+    let change = match (heads, &stored.shape[..]) {
         (Some(heads), [rows, _]) if config.architecture.permutes_heads => {
             let head_size = rows.checked_div(heads as usize).unwrap_or(0);
             // Rows that are not the heads' are of a wrong shape, which is found when the program is built.
-            (head_size * heads as usize == *rows && head_size.is_multiple_of(2)).then_some(head_size)
+            match head_size * heads as usize == *rows && head_size.is_multiple_of(2) {
+                true => Change::Permute(head_size),
+                false => Change::None,
+            }
         }
-        _ => None,
+        _ if config.architecture.norms_from_one && name.ends_with("norm.weight") => Change::AddOne,
+        _ => Change::None,
     };
-    Ok(Tensor { name, dimensions, format, data: Data::Stored { name: own_name.to_owned(), permuted } })
+    Ok(Tensor { name, dimensions, format, data: Data::Stored { name: own_name.to_owned(), change } })
 }
 
 impl ModelSource for HuggingFaceModel {
@@ -214,10 +224,10 @@ impl ModelSource for HuggingFaceModel {
         let tensor = self.find(name).expect("the program was built over this source");
         match &tensor.data {
             Data::Computed(bytes) => Cow::Borrowed(bytes),
-            Data::Stored { name, permuted } => {
+            Data::Stored { name, change } => {
                 let stored = &self.shards.tensors[name];
                 let bytes = &self.shards.files[stored.shard].map[stored.range.clone()];
-                read_rows(stored, bytes, tensor.format, *permuted, rows)
+                read_rows(stored, bytes, tensor.format, *change, rows)
             }
         }
     }
@@ -251,20 +261,26 @@ fn read_rows<'a>(
     stored: &Stored,
     bytes: &'a [u8],
     format: TensorType,
-    permuted: Option<usize>,
+    change: Change,
     rows: Range<usize>,
 ) -> Cow<'a, [u8]> {
     let columns = stored.shape.last().copied().unwrap_or(1);
     let row_bytes = columns * stored.format.block_bytes();
     let source = |row: usize| {
-        let row = permuted.map_or(row, |head_size| row_before_permutation(row, head_size));
+        let row = match change {
+            Change::Permute(head_size) => row_before_permutation(row, head_size),
+            _ => row,
+        };
         &bytes[row * row_bytes..][..row_bytes]
     };
-    if format == stored.format {
-        return match permuted {
-            None => Cow::Borrowed(&bytes[rows.start * row_bytes..rows.end * row_bytes]),
-            Some(_) => Cow::Owned(rows.flat_map(source).copied().collect()),
-        };
+    match change {
+        Change::None if format == stored.format => {
+            return Cow::Borrowed(&bytes[rows.start * row_bytes..rows.end * row_bytes]);
+        }
+        Change::Permute(_) if format == stored.format => {
+            return Cow::Owned(rows.flat_map(source).copied().collect());
+        }
+        _ => {}
     }
     let out_bytes = format.row_bytes(columns).expect("checked when the format was chosen");
     let mut out = vec![0; rows.len() * out_bytes];
@@ -272,6 +288,9 @@ fn read_rows<'a>(
         || vec![0.0; columns],
         |values, (index, out)| {
             stored.format.dequantize(source(rows.start + index), values);
+            if change == Change::AddOne {
+                values.iter_mut().for_each(|value| *value += 1.0);
+            }
             out.copy_from_slice(&format.quantize(values));
         },
     );

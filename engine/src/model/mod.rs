@@ -51,6 +51,11 @@ type Build = fn(&dyn ModelSource, usize) -> Built;
 const ARCHITECTURES: [(&str, Build); 4] =
     [("llama", llama::build), ("qwen2", qwen2::build), ("qwen3", qwen3::build), ("phi3", phi3::build)];
 
+/// The names of all architectures.
+pub(crate) fn architectures() -> impl Iterator<Item = &'static str> {
+    ARCHITECTURES.into_iter().map(|(name, _)| name)
+}
+
 /// A format that the matrices of a Hugging Face directory are quantised to when they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantization {
@@ -61,8 +66,8 @@ pub enum Quantization {
 }
 
 impl Quantization {
-    /// The name of the setting.
-    fn name(self) -> &'static str {
+    /// The value of `--quantization`.
+    pub fn name(self) -> &'static str {
         match self {
             Quantization::Q8_0 => "q8_0",
             Quantization::Q4_0 => "q4_0",
@@ -149,7 +154,7 @@ impl Model {
         let metadata = source.metadata();
         let architecture: &str = metadata.require("general.architecture")?;
         let Some((name, build)) = ARCHITECTURES.into_iter().find(|(name, _)| *name == architecture) else {
-            let supported = ARCHITECTURES.map(|(name, _)| name).join(", ");
+            let supported = architectures().collect::<Vec<_>>().join(", ");
             return Err(ModelProblem::Architecture { found: architecture.to_owned(), supported });
         };
         let context_length = settings::context_length(metadata, name)?;

@@ -17,7 +17,7 @@ use crate::gguf::fixture::{CHAT_TEMPLATE, TinyLlama, tiny_llama};
 use crate::gguf::{Array, GgufFile, MetadataBuffer, Writer};
 use crate::kernels::reference_device::ReferenceDevice;
 use crate::model::golden_tests::{LIMITS, batch, compare_model, golden, path};
-use crate::model::{Model, Quantization};
+use crate::model::{Model, Quantization, architectures};
 use crate::program::{OpKind, RopeStyle, WeightId};
 use crate::tensor_type::TensorType;
 use crate::test_support;
@@ -160,7 +160,8 @@ fn a_llamas_heads_turn_as_halves_of_the_rows_that_the_files_have() {
 
 #[test]
 fn every_other_architecture_has_the_logits_of_llama_cpp() {
-    for name in ["qwen2", "qwen3", "phi3"] {
+    // The golden llama has frequency factors that no directory can state.
+    for name in architectures().filter(|name| *name != "llama") {
         let folder = TempDir::new().unwrap();
         let layout = Layout { format: TensorType::F32, files: 2 };
         write_directory(&GgufFile::open(&path(name)).unwrap(), folder.path(), layout).unwrap();
@@ -342,8 +343,8 @@ fn tokenizers_of_real_models_give_the_ids_of_the_library() {
             _ => false,
         };
         for text in corpus() {
-            if composes(&text) {
-                // Left out on purpose.
+            // Composition is left out on purpose, and what a space is written as means no space here.
+            if composes(&text) || text.contains('\u{2581}') {
                 continue;
             }
             let (ours, theirs) =
