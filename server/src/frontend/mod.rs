@@ -454,7 +454,9 @@ impl Generation {
                     Ok(None) | Err(_) => break,
                 },
             };
-            if more.index != delta.index {
+            // A failure stays apart, or the text before it would be lost with it.
+            let fails = more.finish.as_ref().is_some_and(|finish| finish.reason == FinishReason::Error);
+            if more.index != delta.index || fails {
                 self.ahead = Some(more);
                 break;
             }
