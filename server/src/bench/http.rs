@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::Context;
 use indicatif::ProgressBar;
 use limpid_engine::config::EngineConfig;
-use limpid_engine::device::{Device, DeviceChoice, DeviceError, DeviceSource, find_adapters};
+use limpid_engine::device::{Device, DeviceError, DeviceSource, find_adapters};
 use limpid_engine::engine::EngineHandle;
 use limpid_engine::model::Model;
 use limpid_engine::request::{EngineRequest, RequestId, SamplingParams, StepOutput};
@@ -20,19 +20,20 @@ use super::serve::{Load, LoadResult, draw, run_load, token_pool};
 use super::server_process::ServerProcess;
 use super::stats::Summary;
 use crate::client::Client;
+use crate::local::TargetArgs;
 
 /// Measures `pairs` pairs on the model in `path`.
 pub(super) async fn compare(
     path: &Path,
-    device: DeviceChoice,
+    target: &TargetArgs,
     load: Load,
     pairs: usize,
     bar: &ProgressBar,
 ) -> anyhow::Result<Cost> {
-    let server = ServerProcess::start(path, device, &[], &[]).await?;
+    let server = ServerProcess::start(path, target, &[], &[]).await?;
     let client = Client::new(&server.url, None)?;
     let pool = token_pool(&client, &client.served_model().await?).await?;
-    let engine = LoneEngine::start(path, device)?;
+    let engine = LoneEngine::start(path, target)?;
     run_load(&client, &load, bar).await?;
     engine.run(&load, &pool, bar)?;
     paired::compare(pairs, &load, async |over_http, load| match over_http {
@@ -61,9 +62,9 @@ impl DeviceSource for NeverAsleep {
 }
 
 impl LoneEngine {
-    fn start(path: &Path, device: DeviceChoice) -> anyhow::Result<LoneEngine> {
-        let model = Model::open(path)?;
-        let adapters = find_adapters(device, false, 1)?;
+    fn start(path: &Path, target: &TargetArgs) -> anyhow::Result<LoneEngine> {
+        let model = Model::open_quantized(path, target.quantization)?;
+        let adapters = find_adapters(target.device, false, 1)?;
         let adapter = adapters.first().context("there is no device")?;
         let config = EngineConfig::default().resolve(
             &model.program,

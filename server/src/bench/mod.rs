@@ -351,7 +351,7 @@ impl PairedArgs {
 
 fn telemetry_cost(args: TelemetryArgs) -> anyhow::Result<()> {
     let report = in_pairs(&args.model, args.paired, args.common.seed, async |path, load, pairs, bar| {
-        telemetry::compare(path, args.model.target.device, load, args.collector, pairs, bar).await
+        telemetry::compare(path, &args.model.target, load, args.collector, pairs, bar).await
     });
     print(args.common.json, &report?, TelemetryReport::text)
 }
@@ -359,14 +359,14 @@ fn telemetry_cost(args: TelemetryArgs) -> anyhow::Result<()> {
 fn scrape_cost(args: ScrapeArgs) -> anyhow::Result<()> {
     let (rate, idle_scrapes) = (args.scrapes_per_second, args.idle_scrapes as usize);
     let report = in_pairs(&args.model, args.paired, args.common.seed, async |path, load, pairs, bar| {
-        scrape::compare(path, args.model.target.device, load, rate, idle_scrapes, pairs, bar).await
+        scrape::compare(path, &args.model.target, load, rate, idle_scrapes, pairs, bar).await
     });
     print(args.common.json, &report?, ScrapeReport::text)
 }
 
 fn http_cost(args: HttpArgs) -> anyhow::Result<()> {
     let report = in_pairs(&args.model, args.paired, args.common.seed, async |path, load, pairs, bar| {
-        http::compare(path, args.model.target.device, load, pairs, bar).await
+        http::compare(path, &args.model.target, load, pairs, bar).await
     });
     print(args.common.json, &report?, |cost| {
         format!("without: the engine alone; with: over HTTP\n\n{}", cost.text())

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use indicatif::ProgressBar;
-use limpid_engine::device::DeviceChoice;
 use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
@@ -16,6 +15,7 @@ use super::server_process::ServerProcess;
 use super::stats::Summary;
 use super::telemetry::RESIDENT_MEMORY;
 use crate::client::Client;
+use crate::local::TargetArgs;
 
 /// The comparison.
 #[derive(Clone, Debug, Serialize)]
@@ -63,7 +63,7 @@ impl ScrapeReport {
 /// Measures `pairs` pairs on the model in `path`.
 pub(super) async fn compare(
     path: &Path,
-    device: DeviceChoice,
+    target: &TargetArgs,
     load: Load,
     scrapes_per_second: f64,
     idle_scrapes: usize,
@@ -71,7 +71,7 @@ pub(super) async fn compare(
     bar: &ProgressBar,
 ) -> anyhow::Result<ScrapeReport> {
     let arguments = ["--metrics-dialects", "vllm,genai,sglang", "--enable-mfu-metrics", "--kv-cache-metrics"];
-    let server = ServerProcess::start(path, device, &arguments, &[]).await?;
+    let server = ServerProcess::start(path, target, &arguments, &[]).await?;
     let client = Client::new(&server.url, None)?;
     run_load(&client, &load, bar).await?;
 

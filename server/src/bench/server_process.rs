@@ -9,6 +9,8 @@ use limpid_engine::device::DeviceChoice;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+use crate::local::TargetArgs;
+
 /// How long a server may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -23,11 +25,11 @@ impl ServerProcess {
     /// those in `environment`.
     pub(super) async fn start(
         path: &Path,
-        device: DeviceChoice,
+        target: &TargetArgs,
         arguments: &[&str],
         environment: &[(&str, &str)],
     ) -> anyhow::Result<ServerProcess> {
-        let device = match device {
+        let device = match target.device {
             DeviceChoice::Auto => "auto",
             DeviceChoice::Wgpu => "wgpu",
             DeviceChoice::Cpu => "cpu",
@@ -35,6 +37,9 @@ impl ServerProcess {
         let binary = std::env::current_exe().context("this program cannot be found")?;
         let mut command = Command::new(binary);
         command.arg("serve").arg(path).args(["--port", "0", "--device", device]).args(arguments);
+        if let Some(quantization) = target.quantization {
+            command.args(["--quantization", quantization.name()]);
+        }
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("OTEL_") {
                 command.env_remove(name);

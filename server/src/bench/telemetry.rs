@@ -5,7 +5,6 @@
 use std::path::Path;
 
 use indicatif::ProgressBar;
-use limpid_engine::device::DeviceChoice;
 use serde::Serialize;
 
 use super::collector::{Behaviour, Collector};
@@ -13,6 +12,7 @@ use super::paired::{self, Cost, process_value};
 use super::serve::{Load, run_load};
 use super::server_process::ServerProcess;
 use crate::client::Client;
+use crate::local::TargetArgs;
 
 /// Family of the server's resident memory in bytes.
 pub(super) const RESIDENT_MEMORY: &str = "process_resident_memory_bytes";
@@ -61,14 +61,14 @@ impl TelemetryReport {
 /// Measures `pairs` pairs on the model in `path`.
 pub(super) async fn compare(
     path: &Path,
-    device: DeviceChoice,
+    target: &TargetArgs,
     load: Load,
     behaviour: Behaviour,
     pairs: usize,
     bar: &ProgressBar,
 ) -> anyhow::Result<TelemetryReport> {
     let collector = Collector::start(behaviour).await?;
-    let off = ServerProcess::start(path, device, &[], &[]).await?;
+    let off = ServerProcess::start(path, target, &[], &[]).await?;
     let endpoint = format!("http://{}", collector.address);
     let environment = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
@@ -78,7 +78,7 @@ pub(super) async fn compare(
         // Runs are short, and what is exported after one costs it nothing.
         ("OTEL_BSP_SCHEDULE_DELAY", "1000"),
     ];
-    let on = ServerProcess::start(path, device, &["--collect-detailed-traces", "all"], &environment).await?;
+    let on = ServerProcess::start(path, target, &["--collect-detailed-traces", "all"], &environment).await?;
     let (with, without) = (Client::new(&on.url, None)?, Client::new(&off.url, None)?);
     // The first load finds untouched memory in both servers.
     for client in [&without, &with] {
