@@ -21,6 +21,7 @@ use crate::tokenizer::Tokenizer;
 mod builder;
 mod decoder;
 mod error;
+mod gemma3;
 #[cfg(test)]
 mod golden_tests;
 mod llama;
@@ -40,8 +41,13 @@ type Built = Result<(Program, Vec<Range<usize>>), ModelProblem>;
 type Build = fn(&GgufFile, usize) -> Built;
 
 /// Names in `general.architecture` that there are programs for.
-const ARCHITECTURES: [(&str, Build); 4] =
-    [("llama", llama::build), ("qwen2", qwen2::build), ("qwen3", qwen3::build), ("phi3", phi3::build)];
+const ARCHITECTURES: [(&str, Build); 5] = [
+    ("llama", llama::build),
+    ("qwen2", qwen2::build),
+    ("qwen3", qwen3::build),
+    ("gemma3", gemma3::build),
+    ("phi3", phi3::build),
+];
 
 /// Everything that comes out of a model file. The weights stay in the mapped file.
 pub struct Model {

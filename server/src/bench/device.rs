@@ -43,6 +43,8 @@ pub(super) struct Workload {
     pub(super) repetitions: usize,
     /// Draws the prompt.
     pub(super) seed: u64,
+    /// Groups of the model's layers that have block tables of their own.
+    pub(super) cache_groups: usize,
 }
 
 impl Workload {
@@ -51,7 +53,7 @@ impl Workload {
         let blocks = (self.prompt_tokens + self.output_tokens).div_ceil(BLOCK_SIZE);
         DeviceLimits {
             // Block 0 is the null block.
-            num_blocks: blocks + 1,
+            num_blocks: self.cache_groups * blocks + 1,
             block_size: BLOCK_SIZE,
             max_tokens: self.prompt_tokens.min(MAX_CHUNK),
             max_sequences: 1,
@@ -145,6 +147,9 @@ struct Runner<'a> {
     vocabulary: usize,
     prompt: Vec<u32>,
     progress: &'a ProgressBar,
+    cache_groups: usize,
+    /// Blocks of the sequence at its full length, in each group.
+    blocks: usize,
     batch: Batch,
     logits: Vec<f32>,
     /// The greedy token after the prompt, from the last prefill.
@@ -162,7 +167,9 @@ impl<'a> Runner<'a> {
         let vocabulary_end = u32::try_from(vocabulary).expect("token ids are u32");
         let prompt = (0..workload.prompt_tokens).map(|_| random.random_range(0..vocabulary_end)).collect();
         let (batch, logits) = (Batch::default(), Vec::new());
-        Runner { device, vocabulary, prompt, progress, batch, logits, first_output: 0 }
+        let blocks = workload.limits().max_blocks_per_sequence;
+        let cache_groups = workload.cache_groups;
+        Runner { device, vocabulary, prompt, progress, cache_groups, blocks, batch, logits, first_output: 0 }
     }
 
     fn prefill(&mut self) -> Result<Pass, DeviceError> {
@@ -201,9 +208,12 @@ impl<'a> Runner<'a> {
         batch.clear();
         batch.tokens.extend_from_slice(tokens);
         batch.positions.extend((first..end).map(|position| position as u32));
-        // The sequence has the blocks from 1 on, in order.
-        batch.slots.extend((first..end).map(|position| (BLOCK_SIZE + position) as u32));
-        batch.block_tables.extend((1..=end.div_ceil(BLOCK_SIZE)).map(|block| block as u32));
+        // The sequence has the blocks from 1 on, in order, one group after the other.
+        for group in 0..self.cache_groups {
+            let block = 1 + group * self.blocks;
+            batch.slots.extend((first..end).map(|position| (block * BLOCK_SIZE + position) as u32));
+            batch.block_tables.extend((block..block + end.div_ceil(BLOCK_SIZE)).map(|block| block as u32));
+        }
         batch.sequences.push(BatchSequence {
             first_row: 0,
             num_rows: tokens.len() as u32,
@@ -305,7 +315,7 @@ mod tests {
     }
 
     fn workload(prompt_tokens: usize, output_tokens: usize) -> Workload {
-        Workload { prompt_tokens, output_tokens, warmup: 1, repetitions: 2, seed: 7 }
+        Workload { prompt_tokens, output_tokens, warmup: 1, repetitions: 2, seed: 7, cache_groups: 1 }
     }
 
     fn run(device: &mut FakeDevice, workload: &Workload, phase: Phase) -> Result<Rate, DeviceError> {

@@ -19,6 +19,7 @@ use std::io::Write;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use limpid_engine::cache_layout::CacheLayout;
 use limpid_engine::device::find_adapter;
 use limpid_engine::model::Model;
 
@@ -184,15 +185,16 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
 }
 
 fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
+    let path = args.target.model_path()?;
+    let mut model = Model::open(&path)?;
     let workload = Workload {
         prompt_tokens: args.prompt_tokens as usize,
         output_tokens: args.output_tokens as usize,
         warmup: args.warmup as usize,
         repetitions: args.repetitions as usize,
         seed: args.common.seed,
+        cache_groups: CacheLayout::of(&model.program).num_groups(),
     };
-    let path = args.target.model_path()?;
-    let model = Model::open(&path)?;
     let length = workload.prompt_tokens + workload.output_tokens;
     if length > model.context_length {
         bail!(
@@ -200,6 +202,7 @@ fn rates(args: RateArgs, phases: &[Phase]) -> anyhow::Result<()> {
             model.context_length
         );
     }
+    model.program.fit_context(length);
     let adapter = find_adapter(args.target.device, false)?;
     let mut device = adapter.open(&model.program, &model, workload.limits())?;
 

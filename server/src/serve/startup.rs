@@ -39,7 +39,7 @@ pub(super) fn open(
     span_processors: Vec<Box<dyn SpanProcessor>>,
 ) -> anyhow::Result<Opened> {
     let started = Instant::now();
-    let model = Arc::new(Model::open(&options.model_path)?);
+    let mut model = Model::open(&options.model_path)?;
     let mut phases = model.opening.to_vec();
     let searched = Instant::now();
     let adapter = find_adapter(options.device, options.require_gpu).context("no device can be used")?;
@@ -48,6 +48,8 @@ pub(super) fn open(
     let settings = telemetry_settings(options, &device_info);
     let telemetry_config = TelemetryConfig::resolve(settings, &|name| std::env::var(name).ok())?;
     let config = options.engine.resolve(&model.program, model.context_length, adapter.memory())?;
+    model.program.fit_context(config.max_model_len);
+    let model = Arc::new(model);
     log_what_is_served(options, &model, &device_info, &config);
 
     let opening = Instant::now();
@@ -158,12 +160,18 @@ fn telemetry_settings(options: &ServeOptions, device: &DeviceInfo) -> TelemetryS
 /// The KV cache without the null block, which no request can have.
 fn pool(config: &ResolvedConfig, model: &Model) -> PoolIdentity {
     let num_blocks = config.num_blocks.saturating_sub(1);
-    let num_tokens = (num_blocks * config.block_size) as u64;
+    let num_slots = (num_blocks * config.block_size) as u64;
     PoolIdentity {
         num_blocks,
         block_size: config.block_size,
-        num_bytes: num_tokens * model.program.kv_bytes_per_token(),
+        num_bytes: num_slots * model.program.kv_bytes_per_slot(),
     }
+}
+
+/// The window that all layers have, as vLLM tells it: none where only some have one.
+fn uniform_window(windows: &[Option<usize>]) -> Option<usize> {
+    let first = windows.first().copied().flatten();
+    first.filter(|_| windows.iter().all(|window| *window == first))
 }
 
 /// Labels of `vllm:cache_config_info` from the values in use, in Python's spelling as vLLM has it.
@@ -177,5 +185,6 @@ fn cache_config(options: &ServeOptions, config: &ResolvedConfig) -> Vec<(&'stati
         ("gpu_memory_utilization", options.engine.gpu_memory_utilization.to_string()),
         ("num_gpu_blocks", config.num_blocks.to_string()),
         ("num_gpu_blocks_override", or_none(options.engine.num_gpu_blocks_override)),
+        ("sliding_window", or_none(uniform_window(&config.cache_windows))),
     ]
 }

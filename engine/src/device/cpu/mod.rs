@@ -25,8 +25,9 @@ use super::{
     Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteDetail, ExecuteTimes,
     WeightSource,
 };
+use crate::cache_layout::CacheLayout;
 use crate::kernels::rope::reference::frequencies;
-use crate::program::{OpKind, Program, Rows, WeightId};
+use crate::program::{OpKind, Program, Rotation, Rows, WeightId};
 
 mod attention;
 mod formats;
@@ -113,6 +114,8 @@ struct Memory {
     /// Weights of norms, and biases.
     vectors: Vec<Option<Vec<f32>>>,
     buffers: Vec<SharedBuffer>,
+    layout: CacheLayout,
+    /// One per memory of the layout.
     caches: Vec<KvCache>,
     angles: Vec<RopeAngles>,
     /// Filling the tables of angles, before the first stage.
@@ -124,9 +127,7 @@ struct Memory {
 
 /// The angles of the batch's positions for one kind of rotation.
 struct RopeAngles {
-    rotary: usize,
-    base: f32,
-    factors: Option<WeightId>,
+    rotation: Rotation,
     frequencies: Vec<f32>,
     /// `[row][rotary]`: cosines, then sines.
     table: SharedBuffer,
@@ -189,16 +190,12 @@ impl Memory {
                 OpKind::RmsNorm { weight: id, .. } | OpKind::AddBias { bias: id, .. } => {
                     vectors[id.0] = Some(vector(program, weights, id)?)
                 }
-                OpKind::Rope { rotary, base, factors, .. }
-                    if !angles.iter().any(|angles| angles.is_for(rotary, base, factors)) =>
-                {
-                    let values = factors.map(|id| vector(program, weights, id)).transpose()?;
-                    let len = size(&op.name, &[limits.max_tokens, rotary])?;
+                OpKind::Rope { rotation, .. } if !angles.iter().any(|angles| angles.rotation == rotation) => {
+                    let values = rotation.factors.map(|id| vector(program, weights, id)).transpose()?;
+                    let len = size(&op.name, &[limits.max_tokens, rotation.rotary])?;
                     angles.push(RopeAngles {
-                        rotary,
-                        base,
-                        factors,
-                        frequencies: frequencies(rotary, base, values.as_deref()),
+                        rotation,
+                        frequencies: frequencies(&rotation, values.as_deref()),
                         table: SharedBuffer::new(&op.name, len)?,
                     });
                 }
@@ -211,8 +208,9 @@ impl Memory {
         });
         let slots = size("the KV pool", &[limits.num_blocks, limits.block_size, program.kv_width().max(1)])?
             / program.kv_width().max(1);
+        let layout = CacheLayout::of(program);
         let caches =
-            (0..program.num_layers).map(|_| KvCache::new(slots, program.num_kv_heads, program.head_size));
+            (0..layout.num_memories).map(|_| KvCache::new(slots, program.num_kv_heads, program.head_size));
         Ok(Memory {
             level,
             stages: plan::plan(program),
@@ -221,18 +219,13 @@ impl Memory {
             vectors,
             buffers: buffers.collect::<Result<_, _>>()?,
             caches: caches.collect::<Result<_, _>>()?,
+            layout,
             angles,
             angles_pass: Pass::default(),
             partials: SharedBuffer::new("attention partials", PARTIALS)?,
             block_size: limits.block_size,
             program: program.clone(),
         })
-    }
-}
-
-impl RopeAngles {
-    fn is_for(&self, rotary: usize, base: f32, factors: Option<WeightId>) -> bool {
-        self.factors == factors && self.rotary == rotary && self.base.to_bits() == base.to_bits()
     }
 }
 
@@ -261,7 +254,7 @@ fn cut_tiles(batch: &Batch, tiles: &mut Vec<Tile>) {
                 first_row,
                 rows: TILE_ROWS.min(end - first_row),
                 first_position: batch.positions[first_row] as usize,
-                block_table_start: sequence.block_table_start as usize,
+                sequence: *sequence,
             });
         }
     }
@@ -285,7 +278,7 @@ impl Device for CpuDevice {
     ) -> Result<ExecuteTimes, DeviceError> {
         let (started, ended) = self.run(batch, logits, true)?;
         detail.forward = Some((started, ended));
-        let (program, shape) = (&self.memory.program, batch.shape());
+        let (program, shape) = (&self.memory.program, batch.shape(self.memory.program.window()));
         let mut from = started;
         for op in 0..program.ops.len() {
             // A thread that was put aside saw the op's end late; the first to see it is right.
@@ -310,7 +303,7 @@ impl CpuDevice {
         timed: bool,
     ) -> Result<(Instant, Instant), DeviceError> {
         logits.clear();
-        check_batch(batch, &self.memory.program, &self.limits)?;
+        check_batch(batch, &self.memory.program, &self.memory.layout, &self.limits)?;
         let started = Instant::now();
         cut_tiles(batch, &mut self.tiles);
         self.memory.angles_pass.reset();

@@ -100,7 +100,13 @@ impl WgpuDevice {
         detail.forward = Some((started, (started + forward).min(completed)));
         for (op, ends) in ops.into_iter().zip(ticks.chunks_exact(2)) {
             let at = started + clock.between(first, ends[0]);
-            detail.push(&self.program, op, batch.shape(), at, clock.between(ends[0], ends[1]));
+            detail.push(
+                &self.program,
+                op,
+                batch.shape(self.program.window()),
+                at,
+                clock.between(ends[0], ends[1]),
+            );
         }
         drop(view);
         clock.readback.unmap();

@@ -12,11 +12,14 @@ use super::gpu::{Gpu, Options};
 use super::shader::{Access, Variant, Work, fold, stride};
 use super::step::{HEADER_WORDS, capacity};
 use super::weights::{Weights, dequantized_vector, uniform};
+use crate::cache_layout::{CacheLayout, CachePlace};
 use crate::device::{DeviceError, DeviceLimits, WeightSource};
 use crate::kernels::attention::reference::AttentionShape;
 use crate::kernels::rope::RopeTable;
-use crate::kernels::{add_bias, attention, embed, gather_rows, matmul, rms_norm, rope, silu_mul, store_kv};
-use crate::program::{BufferId, OpKind, Program, Rows, WeightId};
+use crate::kernels::{
+    add, add_bias, attention, embed, gate_mul, gather_rows, matmul, rms_norm, rope, store_kv,
+};
+use crate::program::{BufferId, OpKind, Program, Rotation, Rows, WeightId};
 
 /// One op, or the part of it that one part of its weight takes.
 pub(super) struct Dispatch {
@@ -34,7 +37,9 @@ pub(super) struct Plan {
     pub(super) dispatches: Vec<Dispatch>,
     /// One per buffer of the program, rows [`stride`] values apart.
     pub(super) activations: Vec<Buffer>,
-    /// One pair of keys and values per layer.
+    /// How layers share the cache.
+    pub(super) layout: CacheLayout,
+    /// One pair of keys and values per memory of the layout.
     pub(super) cache: Vec<[Buffer; 2]>,
     /// The step's words.
     pub(super) step: Buffer,
@@ -52,7 +57,8 @@ impl Plan {
     ) -> Result<(Plan, [Phase; 2]), DeviceError> {
         let started = Instant::now();
         let ropes = rope_tables(program, source)?;
-        let step_bytes = 4 * capacity(limits, &ropes) as u64;
+        let layout = CacheLayout::of(program);
+        let step_bytes = 4 * capacity(limits, layout.num_groups(), &ropes) as u64;
         let usage = BufferUsages::STORAGE | BufferUsages::UNIFORM | BufferUsages::COPY_DST;
         let step = gpu.bound("the data of a step", step_bytes, usage, options)?;
         let mut activations = Vec::with_capacity(program.buffers.len());
@@ -62,13 +68,13 @@ impl Plan {
         }
         let slots = (limits.num_blocks * limits.block_size) as u64;
         let cache_bytes = 4 * slots * program.kv_width() as u64;
-        let mut cache = Vec::with_capacity(program.num_layers);
-        for layer in 0..program.num_layers {
-            let half = |what| gpu.storage(&format!("the {what} of layer {layer}"), cache_bytes, options);
+        let mut cache = Vec::with_capacity(layout.num_memories);
+        for number in 0..layout.num_memories {
+            let half = |what| gpu.storage(&format!("the {what} of cache {number}"), cache_bytes, options);
             cache.push([half("keys")?, half("values")?]);
         }
         let max_workgroups = options.max_workgroups;
-        let plan = Plan { dispatches: Vec::new(), activations, cache, step, ropes, max_workgroups };
+        let plan = Plan { dispatches: Vec::new(), activations, layout, cache, step, ropes, max_workgroups };
         let weights = Weights::new(gpu, options, &program.weights, source);
         let mut builder = Builder { gpu, program, limits, options, weights, plan };
         let mut drafts = Vec::with_capacity(program.ops.len());
@@ -164,13 +170,13 @@ impl Builder<'_> {
         let columns = |id: WeightId| program.weights[id.0].columns;
         let activation = |id: BufferId| plan.activations[id.0].clone();
         let draft = match *kind {
-            OpKind::Embed { table, out } => {
+            OpKind::Embed { table, out, scale } => {
                 let format = program.weights[table.0].format;
                 let parts = weights.matrix(table)?.iter();
                 let drafts = parts.map(|part| Draft {
                     rows: Rows::Tokens,
                     variants: embed::variants(format, width(out)),
-                    params: embed::params(part.first_row as u32, part.rows as u32, width(out)),
+                    params: embed::params(part.first_row as u32, part.rows as u32, width(out), scale),
                     buffers: vec![part.values.clone(), part.scales.clone(), activation(out)],
                 });
                 return Ok(drafts.collect());
@@ -216,9 +222,10 @@ impl Builder<'_> {
                 params: add_bias::params(width(buffer), rows(buffer)),
                 buffers: vec![activation(buffer), weights.vector(bias)?],
             },
-            OpKind::Rope { rotary: 0, .. } => return Ok(Vec::new()),
-            OpKind::Rope { buffer, num_heads, head_size, rotary, base, factors, style } => {
-                let tables = plan.ropes.iter().take_while(|table| !table.serves(rotary, base, factors));
+            OpKind::Rope { rotation: Rotation { rotary: 0, .. }, .. } => return Ok(Vec::new()),
+            OpKind::Rope { buffer, num_heads, head_size, rotation, style } => {
+                let rotary = rotation.rotary;
+                let tables = plan.ropes.iter().take_while(|table| !table.serves(&rotation));
                 let words_before = tables.map(RopeTable::words).sum();
                 Draft {
                     rows: rows(buffer),
@@ -228,23 +235,27 @@ impl Builder<'_> {
                 }
             }
             OpKind::StoreKv { key, value, layer } => {
-                let [keys, values] = plan.cache[layer].clone();
+                let CachePlace { group, memory } = plan.layout.places[layer];
+                let [keys, values] = plan.cache[memory].clone();
                 Draft {
                     rows: Rows::Tokens,
                     variants: store_kv::variants(width(key)),
-                    params: store_kv::params(width(key)),
+                    params: store_kv::params(width(key), group),
                     buffers: vec![activation(key), activation(value), keys, values],
                 }
             }
-            OpKind::Attention { query, out, layer, num_heads, scale } => {
+            OpKind::Attention { query, out, layer, num_heads, scale, window } => {
+                let CachePlace { group, memory } = plan.layout.places[layer];
                 let shape = AttentionShape {
                     num_heads,
                     num_kv_heads: program.num_kv_heads,
                     head_size: program.head_size,
                     block_size: limits.block_size,
                     scale,
+                    window,
+                    cache_group: group,
                 };
-                let [keys, values] = plan.cache[layer].clone();
+                let [keys, values] = plan.cache[memory].clone();
                 Draft {
                     rows: Rows::Tokens,
                     variants: attention::variants(shape, mapping),
@@ -252,11 +263,17 @@ impl Builder<'_> {
                     buffers: vec![activation(query), keys, values, activation(out)],
                 }
             }
-            OpKind::SiluMul { gate, up, out } => Draft {
+            OpKind::GateMul { activation: kind, gate, up, out } => Draft {
                 rows: rows(gate),
-                variants: silu_mul::variants(width(gate)),
-                params: silu_mul::params(width(gate), rows(gate)),
+                variants: gate_mul::variants(kind, width(gate)),
+                params: gate_mul::params(width(gate), rows(gate)),
                 buffers: vec![activation(gate), activation(up), activation(out)],
+            },
+            OpKind::Add { input, out } => Draft {
+                rows: rows(out),
+                variants: add::variants(width(out)),
+                params: add::params(width(out), rows(out)),
+                buffers: vec![activation(input), activation(out)],
             },
             OpKind::GatherRows { input, out } => Draft {
                 rows: Rows::Logits,
@@ -314,14 +331,14 @@ fn row_capacity(rows: Rows, limits: &DeviceLimits) -> u64 {
 fn rope_tables(program: &Program, source: &dyn WeightSource) -> Result<Vec<RopeTable>, DeviceError> {
     let mut tables: Vec<RopeTable> = Vec::new();
     for op in &program.ops {
-        if let OpKind::Rope { rotary, base, factors, .. } = op.kind
-            && !tables.iter().any(|table| table.serves(rotary, base, factors))
+        if let OpKind::Rope { rotation, .. } = op.kind
+            && !tables.iter().any(|table| table.serves(&rotation))
         {
+            let factors = rotation.factors;
             let values = factors
                 .map(|id| dequantized_vector(&program.weights[id.0], source.weight(id)))
                 .transpose()?;
-            let factors = factors.zip(values.as_deref());
-            tables.push(RopeTable::new(rotary, base, factors));
+            tables.push(RopeTable::new(rotation, values.as_deref()));
         }
     }
     Ok(tables)

@@ -17,7 +17,7 @@ pub(crate) fn variants(width: usize) -> Vec<Variant> {
     Variant::only(kernel, Work::Elements { per_row: width as u64, workgroup: ELEMENTS as u64 })
 }
 
-/// Parameters for rows of this width.
-pub(crate) fn params(width: usize) -> Vec<u32> {
-    vec![width as u32, stride(width) as u32]
+/// Parameters for rows of this width and a layer of this cache group.
+pub(crate) fn params(width: usize, cache_group: usize) -> Vec<u32> {
+    vec![width as u32, stride(width) as u32, cache_group as u32]
 }

@@ -3,6 +3,8 @@
 struct Params {
     width: u32,
     stride: u32,
+    // The layer's group: whose slots count.
+    cache_group: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -23,7 +25,7 @@ fn main(
         return;
     }
     let place = index % params.width;
-    let slot = step[header.slots + row];
+    let slot = step[header.slots + params.cache_group * header.tokens + row];
     keys[slot * params.width + place] = key[row * params.stride + place];
     values[slot * params.width + place] = value[row * params.stride + place];
 }
