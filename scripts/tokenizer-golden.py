@@ -41,9 +41,24 @@ CORPUS = [
     "<0x41> <s> </s> <unk>",
     "!!! ... ??? --- *** === ((nested)) [[x]] {{y}}",
     "The quick brown fox jumps over the lazy dog. " * 3,
+    "".join(map(chr, [*range(1, 32), *range(127, 160)])),
+    "nul\0in the middle",
+    "\ufeffBOM \u200e\u200f\u202e marks \u2060 joiner \ufffd replacement \U0010ffff last",
+    "def f(x: int) -> str:\n\treturn f\"{x!r:>10}\"  # comment\n\n\nclass A(B):\n    pass\n",
+    '{"key": [1, 2.5e-3, true, null], "nested": {"a\\n": "\\u00e9"}}',
+    "#include <stdio.h>\r\nint main(void) { return 0; } /* \u00fcn\u00efcode */\r",
+    "Հայերեն ქართული አማርኛ ខ្មែរ ལྷ་ས 粵語 ᚠᛇᚻ ᏣᎳᎩ 𐍈𐌿𐍄 𝔘𝔫𝔦 𓀀",
+    "اَلْعَرَبِيَّةُ עִבְרִית हिन्दी বাংলা தமிழ் తెలుగు ಕನ್ನಡ മലയാളം සිංහල မြန်မာ ລາວ",
+    "👨‍👩‍👧‍👦🏳️‍🌈🧑🏿‍🚀 ☃️ ✔︎ ㊙️ 1️⃣ #️⃣ 🇺🇳🇪🇺",
+    "½⅓¼ Ⅷ ⅷ ①②③ ٠١٢٣ ०१२३ 𝟘𝟙𝟚 1²3₄",
+    "don’t ‘quoted’ “double” — em–en … ‹x› «y» it'ſ",
+    "   \n \n\t \n  x\u2028line\u2029paragraph\x0bvertical\x0cform\x85next",
+    "x<tool>y</tool> <tool> z",
 ]
 SPECIAL = ["<|user|>", "<|assistant|>", "<|end|>"]
-FORBIDDEN = [*SPECIAL, "<unk>", "<s>", "</s>", "<|endoftext|>"]
+# Tokens wherever they are spelled, in prompts and in plain text.
+DEFINED = ["<tool>", "</tool>"]
+FORBIDDEN = [*SPECIAL, *DEFINED, "<unk>", "<s>", "</s>", "<|endoftext|>"]
 
 
 def train(texts, count):
@@ -94,7 +109,8 @@ def byte_level(pre):
     alphabet = byte_alphabet()
     merges = train(["".join(alphabet[byte] for byte in text.encode()) for text in CORPUS], 400)
     merged = list(dict.fromkeys(left + right for left, right in merges))
-    tokens = SPECIAL + list(alphabet.values()) + merged
+    tokens = SPECIAL + DEFINED + list(alphabet.values()) + merged
+    types = [3] * len(SPECIAL) + [4] * len(DEFINED)
 
     def settings(writer):
         writer.add_tokenizer_model("gpt2")
@@ -104,7 +120,7 @@ def byte_level(pre):
         writer.add_eos_token_id(2)
         writer.add_add_bos_token(False)
 
-    return tokens, [3] * len(SPECIAL) + [1] * (len(tokens) - len(SPECIAL)), settings
+    return tokens, types + [1] * (len(tokens) - len(types)), settings
 
 
 def sentence_piece(add_space_prefix):
@@ -113,9 +129,9 @@ def sentence_piece(add_space_prefix):
     # Characters that occur once have no token of their own and fall back to bytes.
     counts = collections.Counter("".join(texts))
     characters = [character for character, often in counts.most_common() if often > 1]
-    start = ["<unk>", "<s>", "</s>", "<|endoftext|>", *SPECIAL, *(f"<0x{byte:02X}>" for byte in range(256))]
+    start = ["<unk>", "<s>", "</s>", "<|endoftext|>", *SPECIAL, *DEFINED, *(f"<0x{byte:02X}>" for byte in range(256))]
     tokens = start + pieces + characters
-    types = [2, 3, 3, 3, 3, 3, 3] + [6] * 256 + [1] * (len(pieces) + len(characters))
+    types = [2, 3, 3, 3, 3, 3, 3, 4, 4] + [6] * 256 + [1] * (len(pieces) + len(characters))
     # Scores with ties, as trained models have them after rounding.
     scores = [0.0] * len(start) + [float(-(i // 2)) for i in range(len(pieces) + len(characters))]
 

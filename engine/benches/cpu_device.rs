@@ -53,7 +53,7 @@ fn case(
 
 fn cpu_device(criterion: &mut Criterion) {
     let model = SyntheticModel::new(&LlamaShape::SMOLLM2_135M, 1);
-    let adapter: Box<dyn Adapter> = Box::new(CpuAdapter::new());
+    let adapter = CpuAdapter::new();
     let mut device = adapter.open(&model.program, &model, LIMITS).expect("the device opens");
     let device = device.as_mut();
     case(criterion, device, "decode, 1 sequence, context 64", 1, 64, 1);

@@ -9,9 +9,11 @@
 //! - [`DEFAULT_POOL_BYTES`], or one full sequence if that is more, where the memory is not known (most wgpu
 //!   adapters) or is the host's (the CPU), which other programs need too;
 //! - `--max-num-seqs` sequences of `--max-model-len` tokens, because more can never be in use at once.
+//!
+//! Engines on one device divide its memory, or the default pool, evenly; the override is each engine's own.
 
 use crate::cache_layout::{CacheLayout, blocks_per_sequence};
-use crate::device::{DeviceLimits, DeviceMemory};
+use crate::device::{DeviceLimits, DeviceMemory, Sharing};
 use crate::program::{CostModel, Program};
 
 /// Bytes of the KV pool on a device whose memory is not known or not its own: small enough for a laptop that has other
@@ -22,6 +24,8 @@ pub const DEFAULT_POOL_BYTES: u64 = 2 << 30;
 const MAX_BLOCK_SIZE: usize = 256;
 const MAX_NUM_SEQS: usize = 1 << 16;
 const MAX_NUM_BATCHED_TOKENS: usize = 1 << 20;
+/// Most engines: what the metrics' tables of series are made for.
+pub const MAX_DATA_PARALLEL_SIZE: usize = 16;
 
 /// Order of the waiting queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub enum SchedulingPolicy {
 /// Settings with vLLM's names and meanings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
+    /// Engines, each with a scheduler and a KV cache of its own. The other settings are those of each.
+    pub data_parallel_size: usize,
     /// Longest sequence, prompt and output together; the model's context length if absent.
     pub max_model_len: Option<usize>,
     /// Most sequences running at once.
@@ -61,6 +67,7 @@ pub struct EngineConfig {
 impl Default for EngineConfig {
     fn default() -> Self {
         EngineConfig {
+            data_parallel_size: 1,
             max_model_len: None,
             max_num_seqs: 64,
             max_num_batched_tokens: 512,
@@ -76,8 +83,21 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// Checks the settings and sizes the pool. `context_length` is the model's longest sequence,
-    /// `memory` what weights, activations and cache may use together.
+    /// Engines to start, checked.
+    ///
+    /// # Errors
+    /// There are none, or too many.
+    pub fn num_engines(&self) -> Result<usize, ConfigError> {
+        let size = self.data_parallel_size;
+        if !(1..=MAX_DATA_PARALLEL_SIZE).contains(&size) {
+            let allowed = format!("1 to {MAX_DATA_PARALLEL_SIZE} engines");
+            return Err(ConfigError::new("--data-parallel-size", size, allowed));
+        }
+        Ok(size)
+    }
+
+    /// Checks the settings and sizes the pool of one engine. `context_length` is the model's longest sequence,
+    /// `memory` what weights, activations and caches of all engines on the device may use together.
     ///
     /// # Errors
     /// The first setting that cannot be used.
@@ -86,6 +106,7 @@ impl EngineConfig {
         program: &Program,
         context_length: usize,
         memory: DeviceMemory,
+        sharing: Sharing,
     ) -> Result<ResolvedConfig, ConfigError> {
         let max_model_len = self.max_model_len.unwrap_or(context_length);
         if !(2..=context_length).contains(&max_model_len) {
@@ -110,8 +131,11 @@ impl EngineConfig {
             }
         }
         let cache_windows = CacheLayout::of(program).windows;
+        let engines = sharing.engines as u64;
+        let weight_bytes = program.weight_bytes();
         let sizes = Sizes {
-            weights: program.weight_bytes(),
+            engines,
+            weights: if sharing.weights { weight_bytes.div_ceil(engines) } else { weight_bytes },
             activations: program.activation_bytes(max_num_batched_tokens, max_num_seqs),
             block: program.kv_bytes_per_slot() * block_size as u64,
             blocks_per_sequence: blocks_per_sequence(
@@ -122,7 +146,7 @@ impl EngineConfig {
             ),
         };
         let default_pool =
-            (DEFAULT_POOL_BYTES / sizes.block.max(1)).max(sizes.blocks_per_sequence as u64 + 1);
+            (DEFAULT_POOL_BYTES / engines / sizes.block.max(1)).max(sizes.blocks_per_sequence as u64 + 1);
         let num_blocks = match (self.num_gpu_blocks_override, memory) {
             (Some(blocks), _) => sizes.check_override(blocks, block_size)?,
             (None, DeviceMemory::Own(bytes)) => sizes.cap(sizes.fit(bytes, utilization)?, max_num_seqs),
@@ -148,6 +172,9 @@ impl EngineConfig {
 
 /// What sizing the pool depends on; bytes unless said otherwise.
 struct Sizes {
+    /// Engines that divide the memory.
+    engines: u64,
+    /// This engine's part of them, if they are shared.
     weights: u64,
     activations: u64,
     block: u64,
@@ -162,22 +189,29 @@ impl Sizes {
         usize::try_from(blocks.min(most)).unwrap_or(usize::MAX)
     }
 
-    /// Blocks that fit into `utilization` of the memory beside weights and activations.
+    /// Blocks that fit into the engine's part of `utilization` of the memory beside weights and activations.
     fn fit(&self, memory: u64, utilization: f64) -> Result<u64, ConfigError> {
-        let budget = (memory as f64 * utilization) as u64;
+        let budget = (memory as f64 * utilization) as u64 / self.engines;
         let left = budget.saturating_sub(self.weights.saturating_add(self.activations));
         let blocks = left / self.block.max(1);
         let needed = self.blocks_per_sequence as u64 + 1;
         if blocks < needed {
-            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+            let (each, fewer) = match self.engines {
+                1 => (String::new(), ""),
+                engines => (format!(" for each of {engines} engines"), ", --data-parallel-size"),
+            };
+            let cache = needed.saturating_mul(self.block);
+            let least = self.weights.saturating_add(self.activations).saturating_add(cache);
+            let lower = format!("--max-model-len{fewer}, --max-num-batched-tokens or --max-num-seqs");
+            let advice = match least <= memory / self.engines {
+                true => format!("Raise it, or lower {lower}"),
+                false => format!("Lower {lower}, or take a smaller model or quantisation"),
+            };
             let allowed = format!(
-                "enough for {needed} KV blocks of {} KiB (one sequence of --max-model-len and the null block); \
-                 of {} MiB usable memory, weights take {} MiB and activations {} MiB, which leaves {blocks} \
-                 blocks. Raise it, or lower --max-model-len, --max-num-batched-tokens or --max-num-seqs",
-                self.block.div_ceil(1 << 10),
-                mib(budget),
-                mib(self.weights),
-                mib(self.activations),
+                "enough for {least} bytes: {} of weights, {} of activations, {cache} of {needed} KV blocks (one \
+                 sequence of --max-model-len and the null block); {budget} of {memory} available bytes may be \
+                 used{each}, which leaves {blocks} blocks. {advice}",
+                self.weights, self.activations,
             );
             return Err(ConfigError::new("--gpu-memory-utilization", utilization, allowed));
         }
@@ -298,14 +332,14 @@ mod tests {
     }
 
     fn refused(config: EngineConfig, memory: DeviceMemory) -> ConfigError {
-        config.resolve(&program(), 1000, memory).unwrap_err()
+        config.resolve(&program(), 1000, memory, Sharing::NONE).unwrap_err()
     }
 
     #[test]
     fn pool_takes_what_weights_and_activations_leave() {
         // Half of 8 MiB, less 1 MiB and 64 KiB, in blocks of 16 KiB.
         let config = EngineConfig { gpu_memory_utilization: 0.5, ..config() };
-        let resolved = config.resolve(&program(), 1000, DeviceMemory::Own(8 << 20)).unwrap();
+        let resolved = config.resolve(&program(), 1000, DeviceMemory::Own(8 << 20), Sharing::NONE).unwrap();
         assert_eq!(resolved.num_blocks, (3 * 1024 - 64) / 16);
         assert_eq!(resolved.max_model_len, 1000);
         assert_eq!(
@@ -317,25 +351,32 @@ mod tests {
     #[test]
     fn pool_is_no_larger_than_all_sequences_at_full_length() {
         let all = 8 * 1000_usize.div_ceil(16) + 1;
-        assert_eq!(config().resolve(&program(), 1000, DeviceMemory::Own(1 << 40)).unwrap().num_blocks, all);
-        assert_eq!(config().resolve(&program(), 1000, DeviceMemory::Unknown).unwrap().num_blocks, all);
+        assert_eq!(
+            config().resolve(&program(), 1000, DeviceMemory::Own(1 << 40), Sharing::NONE).unwrap().num_blocks,
+            all
+        );
+        assert_eq!(
+            config().resolve(&program(), 1000, DeviceMemory::Unknown, Sharing::NONE).unwrap().num_blocks,
+            all
+        );
     }
 
     #[test]
     fn unknown_memory_gives_the_default_pool_or_one_full_sequence() {
-        let resolved = config().resolve(&program(), 1 << 20, DeviceMemory::Unknown).unwrap();
+        let resolved = config().resolve(&program(), 1 << 20, DeviceMemory::Unknown, Sharing::NONE).unwrap();
         assert_eq!(resolved.num_blocks as u64 * (16 << 10), DEFAULT_POOL_BYTES);
-        let resolved = config().resolve(&program(), 1 << 24, DeviceMemory::Unknown).unwrap();
+        let resolved = config().resolve(&program(), 1 << 24, DeviceMemory::Unknown, Sharing::NONE).unwrap();
         assert_eq!(resolved.num_blocks, (1 << 20) + 1);
     }
 
     #[test]
     fn memory_of_the_host_gives_no_more_than_the_default_pool() {
-        let blocks = |memory| config().resolve(&program(), 1 << 20, memory).unwrap().num_blocks;
+        let blocks =
+            |memory| config().resolve(&program(), 1 << 20, memory, Sharing::NONE).unwrap().num_blocks;
         assert_eq!(blocks(DeviceMemory::Shared(1 << 40)), blocks(DeviceMemory::Unknown));
         assert!(blocks(DeviceMemory::Own(1 << 40)) > blocks(DeviceMemory::Unknown));
         assert!(matches!(
-            config().resolve(&program(), 1 << 20, DeviceMemory::Shared(1 << 20)),
+            config().resolve(&program(), 1 << 20, DeviceMemory::Shared(1 << 20), Sharing::NONE),
             Err(ConfigError { setting: "--gpu-memory-utilization", .. })
         ));
     }
@@ -348,11 +389,55 @@ mod tests {
             error.allowed.contains("64 KV blocks") && error.allowed.contains("leaves 47 blocks"),
             "{error}"
         );
+        let least = (1 << 20) + (64 << 10) + (64 << 14);
+        let bytes = format!("enough for {least} bytes: 1048576 of weights");
+        assert!(
+            error.allowed.contains(&bytes) && error.allowed.contains("of 2097152 available bytes"),
+            "{error}"
+        );
+        // Raising the share helps only where there is as much memory as that.
+        assert!(error.allowed.contains("a smaller model"), "{error}");
+        assert!(refused(config(), DeviceMemory::Own(least)).allowed.contains("Raise it"));
         let error =
             refused(EngineConfig { num_gpu_blocks_override: Some(63), ..config() }, DeviceMemory::Unknown);
         assert_eq!((error.setting, error.found.as_str()), ("--num-gpu-blocks-override", "63"));
         let config = EngineConfig { num_gpu_blocks_override: Some(64), ..config() };
-        assert_eq!(config.resolve(&program(), 1000, DeviceMemory::Unknown).unwrap().num_blocks, 64);
+        assert_eq!(
+            config.resolve(&program(), 1000, DeviceMemory::Unknown, Sharing::NONE).unwrap().num_blocks,
+            64
+        );
+    }
+
+    #[test]
+    fn engines_on_one_device_divide_its_memory_and_the_weights_if_they_share_them() {
+        let config = EngineConfig { gpu_memory_utilization: 0.5, ..config() };
+        let blocks = |weights| {
+            let sharing = Sharing { engines: 2, weights };
+            config.resolve(&program(), 1000, DeviceMemory::Own(16 << 20), sharing).unwrap().num_blocks
+        };
+        // A quarter of 16 MiB, less 1 MiB or half of it and 64 KiB, in blocks of 16 KiB.
+        assert_eq!((blocks(false), blocks(true)), ((3 * 1024 - 64) / 16, (3 * 1024 + 512 - 64) / 16));
+        let pool = |engines| {
+            let sharing = Sharing { engines, weights: true };
+            let config = EngineConfig { max_num_seqs: 64, ..config.clone() };
+            config.resolve(&program(), 1 << 16, DeviceMemory::Unknown, sharing).unwrap().num_blocks
+        };
+        assert_eq!(pool(4), pool(1) / 4);
+        let sharing = Sharing { engines: 8, weights: true };
+        let error = config.resolve(&program(), 1000, DeviceMemory::Own(16 << 20), sharing).unwrap_err();
+        let share = "1048576 of 16777216 available bytes may be used for each of 8 engines";
+        assert!(error.allowed.contains(share), "{error}");
+        assert!(error.allowed.contains("--data-parallel-size"), "{error}");
+    }
+
+    #[test]
+    fn no_engine_and_too_many_engines_are_refused() {
+        let engines = |data_parallel_size| EngineConfig { data_parallel_size, ..config() }.num_engines();
+        assert_eq!((engines(1), engines(16)), (Ok(1), Ok(16)));
+        for wrong in [0, 17] {
+            let error = engines(wrong).unwrap_err().to_string();
+            assert_eq!(error, format!("--data-parallel-size is {wrong}; allowed: 1 to 16 engines"));
+        }
     }
 
     #[test]

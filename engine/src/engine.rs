@@ -72,15 +72,18 @@ pub struct EngineHandle {
     commands: mpsc::Sender<Command>,
     state: Arc<State>,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
+    index: usize,
 }
 
 impl EngineHandle {
-    /// Starts the thread with a device that `source` opened, and will open again after a sleep. `on_step` is called on it after every step, and must not block. A call without a
-    /// step behind it (times and tokens are 0) reports what happened between steps: aborts, refusals.
+    /// Starts the thread of engine number `index` with a device that `source` opened, and will open again after a
+    /// sleep. `on_step` is called on it after every step, and must not block. A call without a step behind it
+    /// (times and tokens are 0) reports what happened between steps: aborts, refusals.
     ///
     /// # Panics
     /// If the operating system gives no thread, or the pool of `config` is too small for one sequence.
     pub fn start(
+        index: usize,
         config: ResolvedConfig,
         device: Box<dyn Device>,
         source: Box<dyn DeviceSource>,
@@ -93,10 +96,10 @@ impl EngineHandle {
             asleep: AtomicBool::new(false),
             step_trace_ratio: AtomicU64::new(0),
         });
-        let engine = step::Engine::new(&config, device, source, receiver, state.clone());
+        let engine = step::Engine::new(index, &config, device, source, receiver, state.clone());
         let ended = EndOfThread(state.clone());
         let thread = std::thread::Builder::new()
-            .name("engine".to_owned())
+            .name(format!("engine-{index}"))
             .spawn(move || {
                 // Dropped in reverse, also by a panic: first the engine is known to be dead, then it takes no
                 // more requests, then the readers' channels close.
@@ -106,7 +109,7 @@ impl EngineHandle {
                 engine.run(&mut on_step);
             })
             .expect("a thread for the engine");
-        EngineHandle { commands, state, thread: Arc::new(Mutex::new(Some(thread))) }
+        EngineHandle { commands, state, thread: Arc::new(Mutex::new(Some(thread))), index }
     }
 
     /// Hands a request over. `false` if the engine has ended.
@@ -167,7 +170,7 @@ impl EngineHandle {
         let _ = self.commands.send(Command::Shutdown);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Err(_)) = thread.map(JoinHandle::join) {
-            tracing::error!("the engine thread had panicked");
+            tracing::error!("the thread of engine {} had panicked", self.index);
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod detokenizer;
 pub mod device;
 pub mod engine;
 pub mod gguf;
+pub mod hugging_face;
 pub mod kernels;
 pub mod kv_cache;
 pub mod model;

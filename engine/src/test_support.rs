@@ -40,6 +40,18 @@ pub fn test_vocabularies() -> Option<PathBuf> {
     folder
 }
 
+/// Folder of directories with a `tokenizer.json` each, as models of Hugging Face have them.
+pub const TEST_TOKENIZERS: &str = "LIMPID_TEST_TOKENIZERS";
+
+/// The folder of tokenizers. `None` means that the calling test should return; the reason has been printed.
+pub fn test_tokenizers() -> Option<PathBuf> {
+    let folder = std::env::var_os(TEST_TOKENIZERS).map(PathBuf::from);
+    if folder.is_none() {
+        say_skipped(&format!("{TEST_TOKENIZERS} names no folder"));
+    }
+    folder
+}
+
 /// Says that a test found no wgpu adapter, so that it can return.
 ///
 /// # Panics

@@ -1,15 +1,17 @@
 //! The command line. Flags have vLLM's names where vLLM has the thing.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use limpid_engine::config::{EngineConfig, SchedulingPolicy};
 use limpid_engine::device::DeviceChoice;
+use limpid_engine::model::Quantization;
 use limpid_telemetry::{DetailedTraces, MetricsDialect, MetricsSettings, TelemetrySettings};
 
 use crate::frontend::AdmissionLimits;
+use crate::local::{model_name, quantization_parser};
 use crate::logging::{self, LogFormat};
 use crate::serve::{self, ServeOptions};
 use crate::{bench, demo, inspect, store};
@@ -36,7 +38,7 @@ pub enum Command {
     Pull(store::PullArgs),
     /// List the local store
     Models(store::ModelsArgs),
-    /// Show what a model file is and what serving it takes
+    /// Show what a model is and what serving it takes
     Inspect(inspect::InspectArgs),
 }
 
@@ -63,8 +65,13 @@ impl Cli {
 /// Arguments of `limpid serve`.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
-    /// The model: a GGUF file, a name in the store, or a source; the default model if absent
+    /// The model: a GGUF file, a Hugging Face directory, a name in the store, or a source; the default model if
+    /// absent
     pub model: Option<String>,
+
+    /// Quantise the matrices of a Hugging Face directory while loading
+    #[arg(long, value_name = "FORMAT", value_parser = quantization_parser())]
+    pub quantization: Option<Quantization>,
 
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
@@ -79,9 +86,14 @@ pub struct ServeArgs {
     pub api_key: Vec<String>,
 
     /// Names of the model in the API; the first one is its name in metrics and traces [default: the file's
-    /// name without .gguf]
+    /// name without .gguf, or the directory's]
     #[arg(long, value_name = "NAME", num_args = 1.., value_parser = not_empty())]
     pub served_model_name: Vec<String>,
+
+    /// Engines in this process, each with its own scheduler, KV cache and share of the device, or a device of its own
+    /// where there are several; the limits below are those of each engine
+    #[arg(long, value_name = "COUNT", default_value_t = EngineConfig::default().data_parallel_size)]
+    pub data_parallel_size: usize,
 
     /// Longest sequence in tokens, prompt and answer together [default: the model's context length]
     #[arg(long, value_name = "TOKENS")]
@@ -196,6 +208,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub slo_inter_token_ms: Option<u64>,
 
+    /// Seconds without an engine step after which /health answers 503 while requests are open; more than the
+    /// longest step takes
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    pub engine_iteration_timeout: u64,
+
     /// Form of the log lines on stderr; RUST_LOG chooses which
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -276,11 +293,12 @@ impl ServeArgs {
     /// The arguments as options of a server of the model in `model_path`.
     pub fn options(&self, model_path: PathBuf) -> ServeOptions {
         let served_model_names = match self.served_model_name.as_slice() {
-            [] => vec![default_name(&model_path)],
+            [] => vec![model_name(&model_path)],
             names => names.to_vec(),
         };
         ServeOptions {
             model_path,
+            quantization: self.quantization,
             host: self.host.clone(),
             port: self.port,
             api_keys: self.api_key.clone(),
@@ -297,6 +315,7 @@ impl ServeArgs {
                 max_num_queued_reqs: self.max_num_queued_reqs,
                 max_num_queued_tokens: self.max_num_queued_tokens,
             },
+            engine_iteration_timeout: Duration::from_secs(self.engine_iteration_timeout),
             log_stats_interval: Some(Duration::from_secs(self.log_stats_interval)),
             shutdown_timeout: Duration::from_secs(self.shutdown_timeout),
         }
@@ -304,6 +323,7 @@ impl ServeArgs {
 
     fn engine_config(&self) -> EngineConfig {
         EngineConfig {
+            data_parallel_size: self.data_parallel_size,
             max_model_len: self.max_model_len,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
@@ -362,11 +382,6 @@ impl ServeArgs {
     }
 }
 
-/// The file's name without `.gguf`.
-fn default_name(model_path: &Path) -> String {
-    model_path.file_stem().unwrap_or(model_path.as_os_str()).to_string_lossy().into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -423,7 +438,7 @@ mod tests {
     #[test]
     fn every_flag_of_the_engine_reaches_it() {
         let args = serve(
-            "m.gguf --max-model-len 100 --max-num-seqs 2 --max-num-batched-tokens 3 --block-size 4 \
+            "m.gguf --data-parallel-size 8 --max-model-len 100 --max-num-seqs 2 --max-num-batched-tokens 3 --block-size 4 \
              --num-gpu-blocks-override 5 --gpu-memory-utilization 0.5 --no-enable-prefix-caching \
              --scheduling-policy priority --kv-cache-metrics --kv-cache-metrics-sample 0.25 \
              --max-num-queued-reqs 6 --max-num-queued-tokens 7 --served-model-name a b --api-key k --api-key l",
@@ -432,6 +447,7 @@ mod tests {
         assert_eq!((args.api_key.len(), args.model.as_deref()), (2, Some("m.gguf")));
         let options = args.options("m.gguf".into());
         let expected = EngineConfig {
+            data_parallel_size: 8,
             max_model_len: Some(100),
             max_num_seqs: 2,
             max_num_batched_tokens: 3,

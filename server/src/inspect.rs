@@ -1,6 +1,6 @@
-//! `limpid inspect`: what a model file is and what serving it takes, without a device.
+//! `limpid inspect`: what a model is and what serving it takes, without a device.
 //!
-//! Everything comes from the opened model and its program, so a file that can be inspected can be served. The
+//! Everything comes from the opened model and its program, so a model that can be inspected can be served. The
 //! figures are those by which the server sizes itself: bytes of weights, of KV cache for one sequence, and of
 //! activations for a batch of the default size.
 
@@ -10,17 +10,22 @@ use std::io::{self, Write};
 use anyhow::bail;
 use limpid_engine::cache_layout::{CacheLayout, blocks_per_sequence};
 use limpid_engine::config::EngineConfig;
-use limpid_engine::gguf::GgufFile;
-use limpid_engine::model::Model;
+use limpid_engine::model::{Model, Quantization};
 use limpid_engine::program::{BatchShape, OpKind};
 
+use crate::local::quantization_parser;
 use crate::store::{self, human_bytes as size};
 
 /// Arguments of `limpid inspect`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct InspectArgs {
-    /// The model: a GGUF file, a name in the store, or a source; the default model if absent
+    /// The model: a GGUF file, a Hugging Face directory, a name in the store, or a source; the default model if
+    /// absent
     pub model: Option<String>,
+
+    /// Quantise the matrices of a Hugging Face directory while loading
+    #[arg(long, value_name = "FORMAT", value_parser = quantization_parser())]
+    pub quantization: Option<Quantization>,
 
     /// Length of the sequence that memory and costs are stated for [default: the model's context length]
     #[arg(long, value_name = "TOKENS")]
@@ -33,30 +38,21 @@ pub struct InspectArgs {
 /// The model is not found or cannot be opened, or the context is out of its range.
 pub fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let path = store::resolve(args.model.as_deref())?;
-    let model = Model::open(&path)?;
-    let file = GgufFile::open(&path)?;
-    let metadata =
-        |key: &str| file.metadata().get::<&str>(key).ok().flatten().unwrap_or("unnamed").to_owned();
-    let tokenizer = match metadata("tokenizer.ggml.model") {
-        model if model == "gpt2" => {
-            format!("byte-level BPE, pre-tokeniser {}", metadata("tokenizer.ggml.pre"))
-        }
-        model if model == "llama" => "SentencePiece".to_owned(),
-        model => model,
-    };
+    let model = Model::open_quantized(&path, args.quantization)?;
     let context = args.max_model_len.unwrap_or(model.context_length);
     if !(1..=model.context_length).contains(&context) {
         bail!("--max-model-len is {context}; the model allows 1 to {}", model.context_length);
     }
-    describe(&model, &tokenizer, context, &mut io::stdout().lock())?;
+    describe(&model, context, &mut io::stdout().lock())?;
     Ok(())
 }
 
 /// Writes one line a fact.
-fn describe(model: &Model, tokenizer: &str, context: usize, out: &mut impl Write) -> io::Result<()> {
+fn describe(model: &Model, context: usize, out: &mut impl Write) -> io::Result<()> {
     let program = &model.program;
     let mut line = |name: &str, value: String| writeln!(out, "{name:<16}{value}");
-    line("file", format!("{}, {}", model.path.display(), size(model.file_bytes)))?;
+    let kind = if model.path.is_dir() { "directory" } else { "file" };
+    line(kind, format!("{}, {}", model.path.display(), size(model.file_bytes)))?;
     line("name", model.name.clone().unwrap_or_else(|| "unnamed".to_owned()))?;
     let heads = program.ops.iter().find_map(|op| match op.kind {
         OpKind::Attention { num_heads, .. } => Some(num_heads),
@@ -79,7 +75,7 @@ fn describe(model: &Model, tokenizer: &str, context: usize, out: &mut impl Write
     line("parameters", format!("{:.1} million", model.parameters as f64 / 1e6))?;
     line("context length", format!("{} tokens", model.context_length))?;
     let tokens = &model.tokenizer;
-    line("tokenizer", format!("{tokenizer}; {} tokens", tokens.vocabulary_size()))?;
+    line("tokenizer", format!("{}; {} tokens", tokens.describe(), tokens.vocabulary_size()))?;
     let spell = |id: u32| {
         let bytes = tokens.token_bytes(id, true).unwrap_or_default();
         format!("{id} {:?}", String::from_utf8_lossy(bytes))
@@ -163,8 +159,7 @@ mod tests {
         write_tiny_llama(file.path(), tiny).expect("room for a small file");
         let model = Model::open(file.path()).expect("a valid model");
         let mut out = Vec::new();
-        describe(&model, "byte-level BPE, pre-tokeniser smollm", context, &mut out)
-            .expect("memory is writable");
+        describe(&model, context, &mut out).expect("memory is writable");
         String::from_utf8(out).expect("text")
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use limpid_engine::config::EngineConfig;
 use limpid_engine::device::DeviceChoice;
+use limpid_engine::model::Quantization;
 use limpid_telemetry::{DetailedTraces, TelemetrySettings};
 
 use crate::frontend::AdmissionLimits;
@@ -15,9 +16,13 @@ use crate::store;
 /// Which model, on which device.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct TargetArgs {
-    /// The model: a GGUF file, a name in the store, or a source; the default model if absent
+    /// The model: a GGUF file, a Hugging Face directory, a name in the store, or a source; the default model if
+    /// absent
     #[arg(long)]
     pub(crate) model: Option<String>,
+    /// Quantise the matrices of a Hugging Face directory while loading
+    #[arg(long, value_name = "FORMAT", value_parser = quantization_parser())]
+    pub(crate) quantization: Option<Quantization>,
     /// Device to compute on: a GPU if there is one, else the CPU (auto); any wgpu adapter; the CPU
     #[arg(long, default_value = "auto", value_parser = device_parser())]
     pub(crate) device: DeviceChoice,
@@ -32,7 +37,7 @@ fn device_parser() -> impl TypedValueParser<Value = DeviceChoice> {
 }
 
 impl TargetArgs {
-    /// The model's file, fetched if need be.
+    /// The model's file or directory, fetched if need be.
     pub(crate) fn model_path(&self) -> anyhow::Result<PathBuf> {
         store::resolve(self.model.as_deref())
     }
@@ -46,8 +51,11 @@ impl TargetArgs {
     ) -> ServeOptions {
         ServeOptions {
             admission: AdmissionLimits::default(),
-            served_model_names: vec![file_name(&model_path)],
+            // Two processes on one machine, and somebody who watches: health is not asked.
+            engine_iteration_timeout: Duration::from_secs(300),
+            served_model_names: vec![model_name(&model_path)],
             model_path,
+            quantization: self.quantization,
             host: "127.0.0.1".to_owned(),
             port,
             api_keys: Vec::new(),
@@ -65,7 +73,20 @@ impl TargetArgs {
     }
 }
 
-/// The file's name without `.gguf`.
-pub(crate) fn file_name(path: &Path) -> String {
-    path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+/// `--quantization`: how a directory's matrices are quantised.
+pub(crate) fn quantization_parser() -> impl TypedValueParser<Value = Quantization> {
+    PossibleValuesParser::new(["q8_0", "q4_0"]).map(|name| match name.as_str() {
+        "q4_0" => Quantization::Q4_0,
+        _ => Quantization::Q8_0,
+    })
+}
+
+/// What a model is called if nobody says: the file's name without `.gguf`, or the directory's.
+pub(crate) fn model_name(path: &Path) -> String {
+    let directory = path.is_dir().then(|| path.canonicalize().ok()).flatten();
+    let name = match &directory {
+        Some(directory) => directory.file_name(),
+        None => path.file_stem(),
+    };
+    name.unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

@@ -1,7 +1,8 @@
 //! A toy text model and toy engines, so that the frontend and the API run without a model file.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use limpid_engine::chat_template::TemplateError;
@@ -16,7 +17,7 @@ use serde_json::{Map, Value};
 use tokio::task::JoinHandle;
 
 use crate::api::{AppParts, router};
-use crate::frontend::{AdmissionLimits, Engine, Frontend, StepSink, TextModel, channel};
+use crate::frontend::{AdmissionLimits, Engine, EngineParts, Frontend, StepSink, TextModel, channel};
 
 /// A token is a byte; one more token ends the text.
 pub(crate) struct ByteModel;
@@ -79,6 +80,7 @@ impl TextModel for ByteModel {
 pub(crate) struct RecordingEngine {
     submitted: Mutex<Vec<EngineRequest>>,
     aborted: Mutex<Vec<RequestId>>,
+    asleep: AtomicBool,
 }
 
 impl RecordingEngine {
@@ -88,6 +90,10 @@ impl RecordingEngine {
 
     pub(crate) fn aborted(&self) -> Vec<RequestId> {
         self.aborted.lock().expect("no panic").clone()
+    }
+
+    pub(crate) fn fall_asleep(&self) {
+        self.asleep.store(true, Ordering::Release);
     }
 }
 
@@ -101,20 +107,21 @@ impl Engine for RecordingEngine {
         done(preempt);
     }
 
-    fn sleep(&self, _level: SleepLevel, mode: PauseMode, done: SleepReply) {
+    fn sleep(&self, level: SleepLevel, mode: PauseMode, done: SleepReply) {
         done(if mode == PauseMode::Wait {
             Err("the engine is falling asleep already".into())
         } else {
-            Ok(())
+            Ok(Some(level))
         });
     }
 
     fn wake_up(&self, done: SleepReply) {
-        done(Ok(()));
+        self.asleep.store(false, Ordering::Release);
+        done(Ok(None));
     }
 
     fn is_sleeping(&self) -> bool {
-        false
+        self.asleep.load(Ordering::Acquire)
     }
 
     fn abort(&self, id: RequestId) {
@@ -138,11 +145,19 @@ pub(crate) struct ScriptedEngine {
     steps: Mutex<Option<StepSink>>,
     /// Aborts that were asked for.
     pub(crate) aborts: tokio::sync::watch::Sender<usize>,
+    /// Ids that were handed over.
+    pub(crate) submitted: Mutex<Vec<RequestId>>,
+    asleep: AtomicBool,
 }
 
 impl ScriptedEngine {
     pub(crate) fn new(steps: StepSink) -> ScriptedEngine {
-        ScriptedEngine { steps: Mutex::new(Some(steps)), aborts: tokio::sync::watch::Sender::new(0) }
+        ScriptedEngine {
+            steps: Mutex::new(Some(steps)),
+            aborts: tokio::sync::watch::Sender::new(0),
+            submitted: Mutex::default(),
+            asleep: AtomicBool::new(false),
+        }
     }
 
     fn step(
@@ -180,6 +195,7 @@ impl ScriptedEngine {
 
 impl Engine for ScriptedEngine {
     fn submit(&self, request: EngineRequest) -> bool {
+        self.submitted.lock().expect("no panic").push(request.id);
         let now = Instant::now();
         let at = |kind| RequestEvent { at: now, kind };
         let mut events =
@@ -219,20 +235,22 @@ impl Engine for ScriptedEngine {
         done(preempt);
     }
 
-    fn sleep(&self, _level: SleepLevel, mode: PauseMode, done: SleepReply) {
+    fn sleep(&self, level: SleepLevel, mode: PauseMode, done: SleepReply) {
         done(if mode == PauseMode::Wait {
             Err("the engine is falling asleep already".into())
         } else {
-            Ok(())
+            self.asleep.store(true, Ordering::Release);
+            Ok(Some(level))
         });
     }
 
     fn wake_up(&self, done: SleepReply) {
-        done(Ok(()));
+        self.asleep.store(false, Ordering::Release);
+        done(Ok(None));
     }
 
     fn is_sleeping(&self) -> bool {
-        false
+        self.asleep.load(Ordering::Acquire)
     }
 
     fn abort(&self, id: RequestId) {
@@ -252,6 +270,12 @@ impl Engine for ScriptedEngine {
 /// Context length of the toy model.
 pub(crate) const MAX_MODEL_LEN: usize = 64;
 
+/// Tokens in a block of the toy engines' prefix caches.
+pub(crate) const BLOCK_SIZE: usize = 4;
+
+/// How long the toy engines may make no step.
+pub(crate) const ITERATION_TIMEOUT: Duration = Duration::from_millis(20);
+
 /// Requests that the toy server lets in at once.
 pub(crate) const MAX_OPEN: usize = 6;
 
@@ -259,23 +283,31 @@ pub(crate) const MAX_OPEN: usize = 6;
 pub(crate) struct ToyApi {
     pub(crate) router: Router,
     pub(crate) engine: Arc<ScriptedEngine>,
+    /// All of them, that one first.
+    pub(crate) engines: Vec<Arc<ScriptedEngine>>,
     pub(crate) frontend: Frontend,
-    pub(crate) frontend_task: JoinHandle<()>,
+    pub(crate) frontend_tasks: Vec<JoinHandle<()>>,
     pub(crate) telemetry: Telemetry,
 }
 
 impl ToyApi {
     pub(crate) fn new(api_keys: &[&str]) -> ToyApi {
-        let (telemetry, model_telemetry) = telemetry();
-        let (steps, events) = channel();
-        let engine = Arc::new(ScriptedEngine::new(steps));
-        let (frontend, frontend_task) = Frontend::start(
-            events,
-            Arc::clone(&engine) as _,
-            model_telemetry,
-            Arc::new(ByteModel),
-            AdmissionLimits { max_num_queued_reqs: Some(MAX_OPEN), max_num_queued_tokens: None },
-        );
+        ToyApi::of_engines(1, api_keys)
+    }
+
+    pub(crate) fn of_engines(num_engines: u32, api_keys: &[&str]) -> ToyApi {
+        let telemetry = telemetry().0;
+        let mut engines = Vec::new();
+        let parts = |engine| {
+            let (steps, events) = channel();
+            engines.push(Arc::new(ScriptedEngine::new(steps)));
+            let telemetry = telemetry.model(identity(engine));
+            EngineParts { engine: Arc::clone(&engines[engine as usize]) as _, events, telemetry }
+        };
+        let parts = (0..num_engines).map(parts).collect();
+        let limits = AdmissionLimits { max_num_queued_reqs: Some(MAX_OPEN), max_num_queued_tokens: None };
+        let (frontend, frontend_tasks) =
+            Frontend::start(parts, &(Arc::new(ByteModel) as _), limits, Some(BLOCK_SIZE), ITERATION_TIMEOUT);
         let router = router(AppParts {
             frontend: frontend.clone(),
             telemetry: telemetry.clone(),
@@ -293,7 +325,7 @@ impl ToyApi {
             },
             address: None,
         });
-        ToyApi { router, engine, frontend, frontend_task, telemetry }
+        ToyApi { router, engine: Arc::clone(&engines[0]), engines, frontend, frontend_tasks, telemetry }
     }
 }
 
@@ -302,10 +334,15 @@ pub(crate) fn telemetry() -> (Telemetry, ModelTelemetry) {
     let settings = TelemetrySettings { service_version: "test", ..TelemetrySettings::default() };
     let config = TelemetryConfig::resolve(settings, &|_| None).expect("defaults are valid");
     let telemetry = Telemetry::start(config, Vec::new()).expect("nothing to export");
-    let model = telemetry.model(ModelIdentity {
+    let model = telemetry.model(identity(0));
+    (telemetry, model)
+}
+
+fn identity(engine: u32) -> ModelIdentity {
+    ModelIdentity {
         model_name: "toy".to_owned(),
+        engine,
         max_model_len: MAX_MODEL_LEN,
         ..ModelIdentity::default()
-    });
-    (telemetry, model)
+    }
 }

@@ -10,6 +10,8 @@ pub struct ModelIdentity {
     pub model_name: String,
     /// `engine`: index of the engine.
     pub engine: u32,
+    /// Engines that serve the model; 0 is as good as 1.
+    pub data_parallel_size: usize,
     /// Longest sequence; bounds the token histograms' buckets.
     pub max_model_len: usize,
     /// Most sequences running at once.

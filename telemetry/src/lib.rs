@@ -46,6 +46,8 @@ mod request;
 #[cfg(feature = "sdk")]
 pub mod semconv;
 #[cfg(feature = "sdk")]
+mod sleep;
+#[cfg(feature = "sdk")]
 mod trace;
 
 #[cfg(feature = "sdk")]
@@ -62,5 +64,7 @@ pub use logs::OtlpLogLayer;
 pub use pipeline::{MetricsText, ModelTelemetry, Telemetry};
 #[cfg(feature = "sdk")]
 pub use request::{Operation, RequestGuard, RequestOutcome, RequestParams, RequestProgress, RequestStarted};
+#[cfg(feature = "sdk")]
+pub use sleep::SleepOperationGuard;
 #[cfg(feature = "sdk")]
 pub use trace::{HttpRequestStarted, HttpSpan, Message, RequestLink};

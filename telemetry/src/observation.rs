@@ -205,6 +205,28 @@ impl AdmissionLimit {
     }
 }
 
+/// What an engine that can sleep is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SleepOperation {
+    /// Go to sleep, at whatever level.
+    Sleep,
+    /// Wake up.
+    Wake,
+}
+
+impl SleepOperation {
+    /// All values; every one has a series from the start.
+    pub const ALL: [SleepOperation; 2] = [SleepOperation::Sleep, SleepOperation::Wake];
+
+    /// The value of vLLM's `operation` label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SleepOperation::Sleep => "sleep",
+            SleepOperation::Wake => "wake",
+        }
+    }
+}
+
 /// What of an engine is resident. An engine starts awake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SleepState {

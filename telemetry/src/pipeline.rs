@@ -29,8 +29,11 @@ use crate::instruments::Instruments;
 use crate::load::EngineLoad;
 use crate::log_stats::LogStats;
 use crate::logs;
-use crate::observation::{AdmissionLimit, BlockResidency, Phase, SleepState, StepDetail, StepFinished};
+use crate::observation::{
+    AdmissionLimit, BlockResidency, Phase, SleepOperation, SleepState, StepDetail, StepFinished,
+};
 use crate::request::{RequestGuard, RequestStarted};
+use crate::sleep::SleepOperationGuard;
 use crate::trace::{HttpRequestStarted, HttpSpan, RequestLink, RequestSpan, Tracing, step_span};
 
 /// How long a batch of spans or log records is kept for a collector that does not answer.
@@ -182,8 +185,10 @@ impl Telemetry {
             false => (Vec::new(), None),
         };
         let tracing = self.inner.tracing.clone();
-        let model_name = identity.model_name;
-        ModelTelemetry { inner: Arc::new(ModelInner { dialects, load, log_stats, tracing, model_name }) }
+        let ModelIdentity { model_name, engine, .. } = identity;
+        ModelTelemetry {
+            inner: Arc::new(ModelInner { dialects, load, log_stats, tracing, model_name, engine }),
+        }
     }
 
     /// Metrics of HTTP requests over `scheme`. The series that `routes` will need exist at 0 from here on.
@@ -467,6 +472,7 @@ struct ModelInner {
     log_stats: Option<LogStats>,
     tracing: Tracing,
     model_name: String,
+    engine: u32,
 }
 
 impl ModelTelemetry {
@@ -482,7 +488,7 @@ impl ModelTelemetry {
 
     /// Draws a sampled step, with links to the requests of its batch.
     pub fn step_traced(&self, detail: &StepDetail, requests: Vec<RequestLink>) {
-        step_span::step(&self.inner.tracing, detail, requests);
+        step_span::step(&self.inner.tracing, self.inner.engine, detail, requests);
     }
 
     /// Opens a request below its HTTP span.
@@ -498,7 +504,8 @@ impl ModelTelemetry {
         num_choices: usize,
     ) -> Vec<RequestGuard> {
         let inner = &self.inner;
-        let span = || RequestSpan::start(&inner.tracing, http.as_ref(), &inner.model_name, &started);
+        let span =
+            || RequestSpan::start(&inner.tracing, http.as_ref(), &inner.model_name, inner.engine, &started);
         RequestGuard::choices(self, &started, http.as_ref(), num_choices, span)
     }
 
@@ -523,6 +530,11 @@ impl ModelTelemetry {
         }
     }
 
+    /// Somebody waits for the engine to sleep or to wake up, until the guard is dropped.
+    pub fn sleep_operation(&self, operation: SleepOperation) -> SleepOperationGuard {
+        SleepOperationGuard::start(self, operation)
+    }
+
     /// What the engine did since the previous call, as a line for the log; `None` while it is idle and with
     /// log statistics off.
     pub fn stats_line(&self, now: Instant) -> Option<String> {
@@ -534,5 +546,7 @@ impl ModelTelemetry {
     }
 }
 
+#[cfg(test)]
+mod engine_tests;
 #[cfg(test)]
 mod tests;

@@ -11,13 +11,20 @@ use opentelemetry_proto::tonic::common::v1::KeyValue;
 use crate::gaps::Gaps;
 use crate::spans::{Span, SpanKind, Trace};
 
-/// Checks one request's trace: one SERVER span that outlasts everything, at most `models` model spans, every
+/// Checks one request's trace: one SERVER span that outlasts everything, `models` model spans right below it, every
 /// other span inside its parent, nothing undeclared, nothing twice.
 pub fn check_request(gaps: &mut Gaps, what: &str, trace: &Trace, models: usize) {
     let servers = trace.of_kind(SpanKind::Server);
     gaps.equal(format_args!("{what}: SERVER spans"), servers.len(), 1);
-    let found = trace.spans.iter().filter(|span| span.attribute("gen_ai.operation.name").is_some()).count();
-    gaps.equal(format_args!("{what}: model spans"), found, models);
+    gaps.equal(format_args!("{what}: model spans"), trace.models().len(), models);
+    for model in trace.models() {
+        let parent = servers.first().map(|server| &server.inner.span_id);
+        gaps.equal(
+            format_args!("{what}: parent of {}", model.name()),
+            Some(&model.inner.parent_span_id),
+            parent,
+        );
+    }
     check_tree(gaps, what, trace, servers.first().copied());
     if let Some(server) = servers.first() {
         let last = trace.spans.iter().map(|span| span.inner.end_time_unix_nano).max();

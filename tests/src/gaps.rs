@@ -38,6 +38,11 @@ impl Gaps {
         self.found.push(gap.to_string());
     }
 
+    /// Whether nothing is wrong so far.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
     /// Panics with all gaps, and with `context` to understand them by.
     #[track_caller]
     pub fn assert_none(self, context: impl Display) {

@@ -83,11 +83,16 @@ fn written(name: &str, write: impl FnOnce(&Path) -> Result<(), GgufError>) -> Pa
     path
 }
 
-/// The binary under test, beside the test's own.
+/// The binary under test.
 pub fn binary() -> PathBuf {
+    built("limpid-under-test")
+}
+
+/// A binary of this package, beside the test's own.
+pub fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test knows its path");
     let folder = test.parent().and_then(Path::parent).expect("tests lie in target/PROFILE/deps");
-    let binary = folder.join("limpid-under-test");
+    let binary = folder.join(name);
     assert!(binary.is_file(), "cargo builds {binary:?} together with the tests");
     binary
 }
@@ -124,6 +129,14 @@ impl Options {
             return self;
         }
         self.plain(flag).plain(value)
+    }
+
+    /// Takes out a flag with its value.
+    pub fn without(mut self, flag: &str) -> Options {
+        if let Some(index) = self.arguments.iter().position(|argument| argument == flag) {
+            self.arguments.drain(index..index + 2);
+        }
+        self
     }
 
     /// Adds a word.

@@ -193,7 +193,12 @@ impl Trace {
 
     /// The span that carries the `gen_ai` attributes, if there is one.
     pub fn model(&self) -> Option<&Span> {
-        self.spans.iter().find(|span| span.attribute("gen_ai.operation.name").is_some())
+        self.models().first().copied()
+    }
+
+    /// The spans that carry the `gen_ai` attributes: one per choice.
+    pub fn models(&self) -> Vec<&Span> {
+        self.spans.iter().filter(|span| span.attribute("gen_ai.operation.name").is_some()).collect()
     }
 
     /// Children of a span, by start time.

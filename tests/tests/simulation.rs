@@ -10,6 +10,7 @@ fn worlds_keep_every_invariant_and_drain() {
     let summary = run_many(0, WORLDS).unwrap_or_else(|error| panic!("{error}"));
     // Worlds in which nothing happens would prove nothing.
     assert!(summary.preemptions > WORLDS && summary.hits > 10 * WORLDS, "{summary:?}");
+    assert!(summary.sleeps > WORLDS / 4 && summary.waited_for > WORLDS / 20, "{summary:?}");
 }
 
 #[test]

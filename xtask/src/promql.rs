@@ -18,16 +18,24 @@ pub enum Availability {
     Unknown,
 }
 
-/// What limpid does not serve of the names that dashboards for vLLM and SGLang query, by prefix.
-const LACKING: &[(&str, &str)] = &[
+/// What limpid does not serve of the names that dashboards for vLLM and SGLang query, by prefix. A name that is
+/// served is none of these, and a prefix that no query needs fails a test.
+pub const LACKING: &[(&str, &str)] = &[
     ("vllm:nixl_", "limpid has no KV connector"),
     ("vllm:kv_offload_", "limpid has no KV connector"),
-    ("vllm:simple_kv_offload_", "limpid has no KV connector"),
     ("vllm:num_requests_kv_fetch_by_stage", "limpid has no KV connector"),
     ("vllm:spec_decode_", "limpid does not decode speculatively"),
-    ("vllm:sleep_mode_", "limpid does not time sleep operations"),
     ("vllm:rl_weight_update_", "limpid's weights do not change"),
-    ("sglang:", "a part of SGLang that this build does not have"),
+    ("sglang:spec_", "limpid does not decode speculatively"),
+    ("sglang:encoder_cache_", "limpid takes text only"),
+    ("sglang:estimated_", "limpid has these under vLLM's names"),
+    ("sglang:grammar_", "limpid has no structured output"),
+    ("sglang:num_grammar_", "limpid has no structured output"),
+    ("sglang:num_so_requests_total", "limpid has no structured output"),
+    ("sglang:kv_transfer_", "limpid does not disaggregate prefill and decode"),
+    ("sglang:num_transfer_failed_reqs_total", "limpid does not disaggregate prefill and decode"),
+    ("sglang:prefetched_tokens_total", "limpid's cache has no storage behind it"),
+    ("sglang:backuped_tokens_total", "limpid's cache has no storage behind it"),
 ];
 
 /// Names that the pipeline makes: span metrics, the collector's own counts, Prometheus' own series.

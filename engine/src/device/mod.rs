@@ -7,6 +7,8 @@
 //! Invariant: what a row computes depends only on its own sequence, never on what else is in the batch,
 //! so a text does not change with its company.
 
+use std::borrow::Cow;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use limpid_telemetry::observation::{OpDetail, Phase};
@@ -112,8 +114,9 @@ pub struct DeviceLimits {
 
 /// Where the stored bytes of a program's weights come from.
 pub trait WeightSource: Sync {
-    /// `rows · row_bytes` bytes in the weight's format.
-    fn weight(&self, id: WeightId) -> &[u8];
+    /// `rows · row_bytes` bytes in the weight's format. A device keeps its own copy, so bytes that have to be made
+    /// are made when they are asked for and need not be remembered.
+    fn weight(&self, id: WeightId) -> Cow<'_, [u8]>;
 }
 
 /// Which device to use.
@@ -154,17 +157,38 @@ pub enum DeviceMemory {
     Unknown,
 }
 
-/// An adapter found and chosen, before memory is committed.
+/// Who else uses what an adapter gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// Engines that compute on the device, this one included.
+    pub engines: usize,
+    /// Whether the weights are in its memory once, for all of them.
+    pub weights: bool,
+}
+
+impl Sharing {
+    /// The device is one engine's.
+    pub const NONE: Sharing = Sharing { engines: 1, weights: false };
+}
+
+/// An adapter found and chosen, before memory is committed. It is for one engine and one model.
 pub trait Adapter: Send {
     /// What it is.
     fn info(&self) -> &DeviceInfo;
 
-    /// What a model, its activations and its cache may use.
+    /// What the models, activations and caches of all engines on the device may use together.
     fn memory(&self) -> DeviceMemory;
 
-    /// Uploads the weights, allocates the cache and the activations, builds every pipeline.
+    /// Who else has to get along with that memory.
+    fn sharing(&self) -> Sharing;
+
+    /// Uploads the weights, allocates the cache and the activations, builds every pipeline. It can be called again
+    /// when the device is gone.
+    ///
+    /// # Errors
+    /// The device refuses something, or is there no more.
     fn open(
-        self: Box<Self>,
+        &self,
         program: &Program,
         weights: &dyn WeightSource,
         limits: DeviceLimits,
@@ -176,7 +200,7 @@ pub trait DeviceSource: Send {
     /// Uploads the weights and allocates everything anew.
     ///
     /// # Errors
-    /// As [`Adapter::open`], or the adapter is gone.
+    /// As [`Adapter::open`].
     fn open(&mut self) -> Result<Box<dyn Device>, DeviceError>;
 
     /// Gives up what of the weights is in the host's memory; they are read again when they are needed.
@@ -209,10 +233,27 @@ pub trait Device: Send {
         self.execute(batch, logits)
     }
 
+    /// Measures what it can do at most, with programs of its own; takes a second or two.
+    ///
+    /// # Errors
+    /// The device fails, or there is nothing to be measured.
+    fn peak(&mut self) -> Result<Peak, DeviceError> {
+        Err(DeviceError::Failed("its peak cannot be measured".to_owned()))
+    }
+
     /// What opening it consisted of.
     fn opening(&self) -> &[Phase] {
         &[]
     }
+}
+
+/// What a device can do at most, as it was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Peak {
+    /// Bytes read in order from memory by all of it.
+    pub bytes_per_second: f64,
+    /// `f32` multiplications and additions.
+    pub flops_per_second: f64,
 }
 
 /// The inside of one execution.
@@ -225,19 +266,25 @@ pub struct ExecuteDetail {
 }
 
 impl ExecuteDetail {
-    /// Adds an op of the program that ran from `offset` after the beginning of the forward pass.
+    /// Adds ops of the program that ran as one, from `started` on. Several have a name of all: `layer.3.gate+up`.
     fn push(
         &mut self,
         program: &Program,
-        op: usize,
+        ops: Range<usize>,
         shape: BatchShape,
         started: Instant,
         duration: Duration,
     ) {
-        let op = &program.ops[op];
-        let cost = program.cost(op, shape);
+        let ops = &program.ops[ops];
+        let mut name = ops[0].name.clone();
+        let mut cost = program.cost(&ops[0], shape);
+        for op in &ops[1..] {
+            let (_, own) = op.name.rsplit_once('.').unwrap_or(("", &op.name));
+            name = format!("{name}+{own}");
+            cost += program.cost(op, shape);
+        }
         self.ops.push(OpDetail {
-            name: op.name.clone(),
+            name,
             started,
             duration,
             flops: cost.flops,
@@ -288,26 +335,53 @@ pub enum DeviceError {
     Failed(String),
 }
 
-/// Finds the adapter for a choice. `require_gpu` refuses software adapters and the CPU device.
+/// Finds the adapters for a choice, one for each of `engines` engines, of which there is at least one. Equal GPUs
+/// are taken in turn; engines on one device divide its memory, and on the CPU its threads, and share the weights
+/// there. `require_gpu` refuses software adapters and the CPU device.
 ///
 /// # Errors
 /// [`DeviceError::NoAdapter`] with what was tried.
-pub fn find_adapter(choice: DeviceChoice, require_gpu: bool) -> Result<Box<dyn Adapter>, DeviceError> {
+pub fn find_adapters(
+    choice: DeviceChoice,
+    require_gpu: bool,
+    engines: usize,
+) -> Result<Vec<Box<dyn Adapter>>, DeviceError> {
     match choice {
         DeviceChoice::Cpu if require_gpu => Err(DeviceError::NoAdapter {
             wanted: "GPU",
             tried: "nothing, because --device is cpu".to_owned(),
             advice: "drop --require-gpu, or use --device auto or wgpu",
         }),
-        DeviceChoice::Cpu => Ok(Box::new(cpu::CpuAdapter::new())),
-        DeviceChoice::Wgpu => wgpu::find(require_gpu),
-        DeviceChoice::Auto => match wgpu::find(true) {
-            Ok(adapter) => Ok(adapter),
+        DeviceChoice::Cpu => Ok(cpu::adapters(engines)),
+        DeviceChoice::Wgpu => wgpu::find(require_gpu, engines),
+        DeviceChoice::Auto => match wgpu::find(true, engines) {
+            Ok(adapters) => Ok(adapters),
             Err(error) if require_gpu => Err(error),
             Err(error) => {
                 tracing::info!("using the CPU device: {error}");
-                Ok(Box::new(cpu::CpuAdapter::new()))
+                Ok(cpu::adapters(engines))
             }
         },
+    }
+}
+
+/// What engine number `index` gets of a `total` that `engines` engines divide: nothing is left over, and nobody
+/// is left without.
+fn share_of(total: usize, index: usize, engines: usize) -> usize {
+    (total / engines + usize::from(index < total % engines)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_add_up_to_the_whole_and_are_never_nothing() {
+        let shares = |total, engines| -> Vec<usize> {
+            (0..engines).map(|index| share_of(total, index, engines)).collect()
+        };
+        assert_eq!(shares(8, 1), [8]);
+        assert_eq!(shares(8, 3), [3, 3, 2]);
+        assert_eq!(shares(1, 3), [1, 1, 1]);
     }
 }

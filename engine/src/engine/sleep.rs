@@ -35,8 +35,9 @@ pub enum PauseMode {
 }
 
 /// Takes the answer to [`super::EngineHandle::sleep`] and [`super::EngineHandle::wake_up`], on the engine's
-/// thread; must not block. It is dropped without a call if the engine ends before.
-pub type SleepReply = Box<dyn FnOnce(Result<(), Arc<str>>) + Send>;
+/// thread: how deep it sleeps now, `None` if it is awake. Must not block. It is dropped without a call if the engine
+/// ends before.
+pub type SleepReply = Box<dyn FnOnce(Result<Option<SleepLevel>, Arc<str>>) + Send>;
 
 /// Where the engine is.
 pub(super) enum Sleep {
@@ -53,7 +54,7 @@ impl Engine {
         }
         match &self.sleep {
             Sleep::FallingAsleep(..) => return done(Err("the engine is falling asleep already".into())),
-            Sleep::Asleep(current) if *current >= level => return done(Ok(())),
+            Sleep::Asleep(current) if *current >= level => return done(Ok(Some(*current))),
             Sleep::Awake | Sleep::Asleep(_) => {}
         }
         if mode == PauseMode::Abort {
@@ -65,7 +66,7 @@ impl Engine {
             self.fall_asleep_if_quiet();
         } else {
             self.fall_asleep(level);
-            done(Ok(()));
+            done(Ok(Some(level)));
         }
     }
 
@@ -76,7 +77,7 @@ impl Engine {
             self.scheduler.pause(Pause::All);
             if let Sleep::FallingAsleep(_, done) = std::mem::replace(&mut self.sleep, Sleep::Asleep(level)) {
                 self.fall_asleep(level);
-                done(Ok(()));
+                done(Ok(Some(level)));
             }
         }
     }
@@ -100,7 +101,7 @@ impl Engine {
             match self.source.open() {
                 Ok(device) => self.device = Some(device),
                 Err(error) => {
-                    tracing::error!("the engine stays asleep: {error}");
+                    tracing::error!("engine {} stays asleep: {error}", self.index);
                     return done(Err(error.to_string().into()));
                 }
             }
@@ -110,6 +111,6 @@ impl Engine {
         if let Sleep::FallingAsleep(_, sleeper) = std::mem::replace(&mut self.sleep, Sleep::Awake) {
             sleeper(Err("the engine was woken up before it slept".into()));
         }
-        done(Ok(()));
+        done(Ok(None));
     }
 }

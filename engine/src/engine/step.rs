@@ -28,6 +28,7 @@ const PARALLEL_ROWS: usize = 4;
 
 /// What the thread owns, the callback apart.
 pub(super) struct Engine {
+    pub(super) index: usize,
     commands: Receiver<Command>,
     pub(super) state: Arc<State>,
     /// `None` only while the engine sleeps.
@@ -51,6 +52,7 @@ pub(super) struct Engine {
 
 impl Engine {
     pub(super) fn new(
+        index: usize,
         config: &ResolvedConfig,
         device: Box<dyn Device>,
         source: Box<dyn DeviceSource>,
@@ -58,6 +60,7 @@ impl Engine {
         state: Arc<State>,
     ) -> Engine {
         Engine {
+            index,
             commands,
             state,
             device: Some(device),
@@ -160,7 +163,11 @@ impl Engine {
             None => (Outcome::Sampled(&mut self.results), None),
             Some(Failure { error, lost }) => {
                 trace = None;
-                tracing::error!("a step of {} requests failed: {error}", plan.scheduled().len());
+                tracing::error!(
+                    "engine {}: a step of {} requests failed: {error}",
+                    self.index,
+                    plan.scheduled().len()
+                );
                 (Outcome::Failed(error.clone()), lost.then_some(error))
             }
         };

@@ -76,7 +76,7 @@ fn start(
 ) -> (EngineHandle, Receiver<StepOutput>) {
     let (send, steps) = channel();
     let device = Box::new(ClosureDevice(info(), Box::new(execute)));
-    (EngineHandle::start(config(), device, Box::new(NoSource), move |step| drop(send.send(step))), steps)
+    (EngineHandle::start(0, config(), device, Box::new(NoSource), move |step| drop(send.send(step))), steps)
 }
 
 fn request(id: u64, prompt: &[u32], max_tokens: usize) -> EngineRequest {
@@ -292,7 +292,7 @@ fn panicking_callback_closes_what_it_owns_and_is_seen() {
         },
         Box::new(count_up),
     );
-    let engine = EngineHandle::start(config(), Box::new(device), Box::new(NoSource), move |_| {
+    let engine = EngineHandle::start(0, config(), Box::new(device), Box::new(NoSource), move |_| {
         let _owned = &send;
         panic!("no more");
     });
@@ -404,18 +404,19 @@ fn sleeper() -> (EngineHandle, Receiver<StepOutput>, Arc<Counts>) {
     let mut source = CountedSource(counts.clone());
     let device = source.open().expect("a device");
     let (send, steps) = channel();
-    let engine = EngineHandle::start(config(), device, Box::new(source), move |step| drop(send.send(step)));
+    let engine =
+        EngineHandle::start(0, config(), device, Box::new(source), move |step| drop(send.send(step)));
     (engine, steps, counts)
 }
 
-/// Sleeps and answers how it went.
-fn sleep(engine: &EngineHandle, level: SleepLevel, mode: PauseMode) -> Result<(), Arc<str>> {
+/// Sleeps and answers how deep.
+fn sleep(engine: &EngineHandle, level: SleepLevel, mode: PauseMode) -> Result<Option<SleepLevel>, Arc<str>> {
     let (send, answer) = channel();
     engine.sleep(level, mode, Box::new(move |result| send.send(result).expect("asked")));
     answer.recv().expect("an answer")
 }
 
-fn wake_up(engine: &EngineHandle) -> Result<(), Arc<str>> {
+fn wake_up(engine: &EngineHandle) -> Result<Option<SleepLevel>, Arc<str>> {
     let (send, answer) = channel();
     engine.wake_up(Box::new(move |result| send.send(result).expect("asked")));
     answer.recv().expect("an answer")
@@ -441,14 +442,14 @@ fn asleep_the_device_is_gone_and_requests_wait_until_it_is_back() {
         [(SleepLevel::Pause, 1, 0), (SleepLevel::Offload, 0, 0), (SleepLevel::Discard, 0, 1)]
     {
         let (engine, steps, counts) = sleeper();
-        assert_eq!(sleep(&engine, level, PauseMode::Abort), Ok(()));
+        assert_eq!(sleep(&engine, level, PauseMode::Abort), Ok(Some(level)));
         assert!(engine.is_sleeping() && engine.healthy());
         let counted = |count: &AtomicUsize| count.load(Ordering::SeqCst);
         assert_eq!((counted(&counts.devices), counted(&counts.discards)), (devices, discards), "{level:?}");
         assert!(engine.submit(request(1, &[1, 2], 3)));
         let step = steps.recv_timeout(Duration::from_secs(20)).expect("the gauges moved");
         assert_eq!((step.step.scheduler.num_waiting_capacity, step.outputs.len()), (1, 0));
-        assert_eq!(wake_up(&engine), Ok(()));
+        assert_eq!(wake_up(&engine), Ok(None));
         assert!(!engine.is_sleeping());
         assert_eq!(tokens_until_end(&steps, 1), (vec![3, 4, 5], FinishReason::Length));
         engine.shutdown();
@@ -464,9 +465,9 @@ fn modes_say_what_becomes_of_running_requests() {
         steps.recv_timeout(Duration::from_secs(20)).expect("it runs");
         // An engine may be faster than this thread, but not by all 60 steps and the time to fall asleep.
         let slept = sleep(&engine, SleepLevel::Offload, mode);
-        assert_eq!(slept, Ok(()));
+        assert_eq!(slept, Ok(Some(SleepLevel::Offload)));
         if mode != PauseMode::Abort {
-            assert_eq!(wake_up(&engine), Ok(()));
+            assert_eq!(wake_up(&engine), Ok(None));
         }
         let (tokens, reason) = tokens_until_end(&steps, 1);
         let expected: Vec<u32> = (3..).map(|token| token % VOCABULARY as u32).take(60).collect();
@@ -483,18 +484,22 @@ fn modes_say_what_becomes_of_running_requests() {
 #[test]
 fn an_engine_that_cannot_wake_up_sleeps_on_and_can_try_again() {
     let (engine, steps, counts) = sleeper();
-    assert_eq!(sleep(&engine, SleepLevel::Pause, PauseMode::Keep), Ok(()));
-    assert_eq!(sleep(&engine, SleepLevel::Discard, PauseMode::Keep), Ok(()), "deeper");
-    assert_eq!(sleep(&engine, SleepLevel::Offload, PauseMode::Keep), Ok(()), "no change");
+    for (asked, now) in [
+        (SleepLevel::Pause, SleepLevel::Pause),
+        (SleepLevel::Discard, SleepLevel::Discard),
+        (SleepLevel::Offload, SleepLevel::Discard),
+    ] {
+        assert_eq!(sleep(&engine, asked, PauseMode::Keep), Ok(Some(now)), "only deeper");
+    }
     engine.submit(request(1, &[1, 2], 1));
     counts.fails.store(true, Ordering::SeqCst);
     assert_eq!(wake_up(&engine).expect_err("no memory").as_ref(), "the device failed: no memory");
     assert!(engine.is_sleeping());
     counts.fails.store(false, Ordering::SeqCst);
-    assert_eq!(wake_up(&engine), Ok(()));
+    assert_eq!(wake_up(&engine), Ok(None));
     assert_eq!(tokens_until_end(&steps, 1), (vec![3], FinishReason::Length));
-    assert_eq!(wake_up(&engine), Ok(()), "nothing to do");
-    assert_eq!(sleep(&engine, SleepLevel::Offload, PauseMode::Wait), Ok(()));
+    assert_eq!(wake_up(&engine), Ok(None), "nothing to do");
+    assert_eq!(sleep(&engine, SleepLevel::Offload, PauseMode::Wait), Ok(Some(SleepLevel::Offload)));
     engine.submit(request(2, &[1, 2], 1));
     engine.shutdown();
     assert_eq!(tokens_until_end(&steps, 2), (vec![], FinishReason::Abort));

@@ -2,7 +2,7 @@
 //!
 //! The reader finds metadata and tensors and checks that each lies inside the file. What they mean is for
 //! [`crate::model`] and [`crate::tokenizer`]. [`Writer`] makes files, for tests; [`fixture`] makes whole tiny
-//! models.
+//! models. Metadata that is in no file yet is a [`MetadataBuffer`].
 //!
 //! A file is hostile until proven otherwise. Counts are compared with the bytes left before anything is
 //! allocated for them; sizes are multiplied with overflow checks all the way to bytes; names occur once.
@@ -119,14 +119,7 @@ impl GgufFile {
 
     /// Gives the mapped pages back to the system. They are read from the file again when they are needed.
     pub fn discard_pages(&self) {
-        // SAFETY: the map is read-only and of a file, so what comes back is what the file has. That the file does
-        // not change meanwhile is what the mapping itself already asks for.
-        #[cfg(unix)]
-        let discarded = unsafe { self.map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
-        #[cfg(unix)]
-        if let Err(error) = discarded {
-            tracing::warn!("the model's pages stay in memory: {error}");
-        }
+        discard_pages(&self.map);
     }
 
     /// The bytes of a range, such as [`Tensor::range`].
@@ -135,6 +128,42 @@ impl GgufFile {
     /// If the range does not come from this file.
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         &self.map[range]
+    }
+}
+
+/// Gives the pages of a file's map back to the system.
+#[cfg_attr(not(unix), allow(unused_variables))]
+pub(crate) fn discard_pages(map: &Mmap) {
+    // SAFETY: the map is read-only and of a file, so what comes back is what the file has. That the file does
+    // not change meanwhile is what the mapping itself already asks for.
+    #[cfg(unix)]
+    let discarded = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+    #[cfg(unix)]
+    if let Err(error) = discarded {
+        tracing::warn!("the model's pages stay in memory: {error}");
+    }
+}
+
+/// Metadata that is in no file: written by a [`Writer`], read like a file's.
+pub struct MetadataBuffer {
+    bytes: Vec<u8>,
+    contents: Contents,
+}
+
+impl MetadataBuffer {
+    /// Takes over what the writer has been given; tensors are for files.
+    ///
+    /// # Errors
+    /// A value that would not be accepted in a file.
+    pub fn new(writer: &Writer) -> Result<MetadataBuffer, GgufError> {
+        let bytes = writer.to_bytes();
+        let contents = Contents::read(&bytes)?;
+        Ok(MetadataBuffer { bytes, contents })
+    }
+
+    /// The metadata.
+    pub fn metadata(&self) -> Metadata<'_> {
+        Metadata { bytes: &self.bytes, entries: &self.contents.metadata }
     }
 }
 

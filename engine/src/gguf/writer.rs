@@ -1,4 +1,5 @@
-//! Writing GGUF files: enough for tests of every crate to make small models, and broken ones.
+//! Writing GGUF files: enough for metadata that comes from elsewhere, and for tests of every crate to make small
+//! models, and broken ones.
 //!
 //! The whole file is built in memory. The reader is not trusted to check the writer: nothing here refuses
 //! what the reader would refuse, so that tests can write it.
@@ -24,6 +25,12 @@ pub enum MetadataValue {
     Strings(Vec<String>),
     /// Array of signed 32 bits.
     Integers(Vec<i32>),
+    /// Array of unsigned 32 bits.
+    Counts(Vec<u32>),
+    /// Array of single precision.
+    Floats(Vec<f32>),
+    /// Array of truth values.
+    Flags(Vec<bool>),
 }
 
 impl From<u32> for MetadataValue {
@@ -62,6 +69,24 @@ impl From<Vec<i32>> for MetadataValue {
     }
 }
 
+impl From<Vec<u32>> for MetadataValue {
+    fn from(value: Vec<u32>) -> Self {
+        MetadataValue::Counts(value)
+    }
+}
+
+impl From<Vec<f32>> for MetadataValue {
+    fn from(value: Vec<f32>) -> Self {
+        MetadataValue::Floats(value)
+    }
+}
+
+impl From<Vec<bool>> for MetadataValue {
+    fn from(value: Vec<bool>) -> Self {
+        MetadataValue::Flags(value)
+    }
+}
+
 impl MetadataValue {
     fn write(&self, out: &mut Vec<u8>) {
         let start = |out: &mut Vec<u8>, value_type: ValueType| out.extend(value_type.number().to_le_bytes());
@@ -93,6 +118,18 @@ impl MetadataValue {
             }
             MetadataValue::Integers(values) => {
                 start_array(out, ValueType::I32, values.len());
+                values.iter().for_each(|value| out.extend(value.to_le_bytes()));
+            }
+            MetadataValue::Counts(values) => {
+                start_array(out, ValueType::U32, values.len());
+                values.iter().for_each(|value| out.extend(value.to_le_bytes()));
+            }
+            MetadataValue::Flags(values) => {
+                start_array(out, ValueType::Bool, values.len());
+                out.extend(values.iter().map(|value| u8::from(*value)));
+            }
+            MetadataValue::Floats(values) => {
+                start_array(out, ValueType::F32, values.len());
                 values.iter().for_each(|value| out.extend(value.to_le_bytes()));
             }
         }

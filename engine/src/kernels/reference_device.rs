@@ -55,7 +55,7 @@ impl ReferenceDevice {
             },
             program: program.clone(),
             limits,
-            weights: (0..program.weights.len()).map(|id| weights.weight(WeightId(id)).to_vec()).collect(),
+            weights: (0..program.weights.len()).map(|id| weights.weight(WeightId(id)).into_owned()).collect(),
             buffers: vec![Vec::new(); program.buffers.len()],
             keys: vec![cache.clone(); layout.num_memories],
             values: vec![cache; layout.num_memories],

@@ -4,6 +4,8 @@
 //! Invariant: the same shape and seed give the same model; its activations stay of the order of one, so
 //! tolerances mean something.
 
+use std::borrow::Cow;
+
 use half::{bf16, f16};
 use rand::seq::SliceRandom;
 use rand::{Rng, RngExt, SeedableRng};
@@ -100,8 +102,8 @@ pub struct SyntheticModel {
 }
 
 impl WeightSource for SyntheticModel {
-    fn weight(&self, id: WeightId) -> &[u8] {
-        &self.weights[id.0]
+    fn weight(&self, id: WeightId) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.weights[id.0])
     }
 }
 

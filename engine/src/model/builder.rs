@@ -1,4 +1,4 @@
-//! Building a program over the tensors of a file.
+//! Building a program over the tensors of a source.
 //!
 //! An architecture declares buffers, weights and ops in the order of its paper; the builder finds each
 //! weight's tensor and checks its shape and format. Problems are collected and reported at the end, so that
@@ -8,17 +8,18 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use super::ModelProblem;
-use crate::gguf::GgufFile;
+use super::source::ModelSource;
 use crate::program::{Buffer, BufferId, Op, OpKind, Program, Rows, Weight, WeightId};
 use crate::tensor_type::TensorType;
 
 /// A program in the making.
 pub(super) struct ProgramBuilder<'a> {
-    file: &'a GgufFile,
+    source: &'a dyn ModelSource,
     architecture: &'static str,
     buffers: Vec<Buffer>,
     weights: Vec<Weight>,
-    ranges: Vec<Range<usize>>,
+    /// Rows of each weight's tensor that it is made of.
+    rows: Vec<Range<usize>>,
     ops: Vec<Op>,
     missing: Vec<String>,
     /// The first tensor of a wrong shape or format.
@@ -26,13 +27,13 @@ pub(super) struct ProgramBuilder<'a> {
 }
 
 impl<'a> ProgramBuilder<'a> {
-    pub(super) fn new(file: &'a GgufFile, architecture: &'static str) -> ProgramBuilder<'a> {
+    pub(super) fn new(source: &'a dyn ModelSource, architecture: &'static str) -> ProgramBuilder<'a> {
         ProgramBuilder {
-            file,
+            source,
             architecture,
             buffers: Vec::new(),
             weights: Vec::new(),
-            ranges: Vec::new(),
+            rows: Vec::new(),
             ops: Vec::new(),
             missing: Vec::new(),
             problem: None,
@@ -58,14 +59,8 @@ impl<'a> ProgramBuilder<'a> {
         columns: usize,
     ) -> WeightId {
         let id = self.matrix(name, of, columns);
-        let weight = &mut self.weights[id.0];
-        weight.rows = rows.len();
-        let range = &mut self.ranges[id.0];
-        // Whatever is wrong with the tensor, `finish` reports it.
-        if range.start < range.end {
-            let row_bytes = range.len() / of;
-            *range = range.start + rows.start * row_bytes..range.start + rows.end * row_bytes;
-        }
+        self.weights[id.0].rows = rows.len();
+        self.rows[id.0] = rows;
         id
     }
 
@@ -74,9 +69,9 @@ impl<'a> ProgramBuilder<'a> {
         self.buffers[buffer.0].width
     }
 
-    /// Whether the file has a tensor of this name.
+    /// Whether the source has a tensor of this name.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.file.tensor(name).is_some()
+        self.source.tensor(name).is_some()
     }
 
     /// A vector of factors or biases, as a matrix of one row. Files store these in full precision, whatever the
@@ -98,8 +93,7 @@ impl<'a> ProgramBuilder<'a> {
             rows: wanted.get(1).map_or(1, |rows| *rows as usize),
             columns: wanted[0] as usize,
         };
-        let mut range = 0..0;
-        match self.file.tensor(name) {
+        match self.source.tensor(name) {
             None => self.missing.push(name.to_owned()),
             Some(tensor) => {
                 let format = tensor.format.supported().filter(|format| formats.contains(format));
@@ -120,15 +114,14 @@ impl<'a> ProgramBuilder<'a> {
                 };
                 self.problem = self.problem.take().or(problem);
                 declared.format = format.unwrap_or(declared.format);
-                range = tensor.range;
             }
         }
+        self.rows.push(0..declared.rows);
         self.weights.push(declared);
-        self.ranges.push(range);
         WeightId(self.weights.len() - 1)
     }
 
-    /// The program and, for each weight, where its bytes are in the file.
+    /// The program and, for each weight, which rows of its tensor it is made of.
     pub(super) fn finish(
         self,
         logits: BufferId,
@@ -138,8 +131,9 @@ impl<'a> ProgramBuilder<'a> {
     ) -> Result<(Program, Vec<Range<usize>>), ModelProblem> {
         let used: HashSet<&str> = self.weights.iter().map(|weight| weight.name.as_str()).collect();
         let extra: Vec<String> = self
-            .file
+            .source
             .tensors()
+            .into_iter()
             .map(|tensor| tensor.name)
             .filter(|name| !used.contains(name))
             .map(str::to_owned)
@@ -164,6 +158,6 @@ impl<'a> ProgramBuilder<'a> {
             head_size,
         };
         program.check();
-        Ok((program, self.ranges))
+        Ok((program, self.rows))
     }
 }

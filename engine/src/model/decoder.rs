@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use super::builder::ProgramBuilder;
 use super::settings::Settings;
+use super::source::ModelSource;
 use super::{Built, ModelProblem};
-use crate::gguf::GgufFile;
 use crate::program::{Activation, BufferId, OpKind, RopeStyle, Rotation, Rows, WeightId};
 
 /// A model in the making.
@@ -52,22 +52,22 @@ pub(super) struct Attention {
 impl<'a> Decoder<'a> {
     /// Reads the hyperparameters and begins with the embedding.
     pub(super) fn new(
-        file: &'a GgufFile,
+        source: &'a dyn ModelSource,
         architecture: &'static str,
         vocabulary: usize,
     ) -> Result<Decoder<'a>, ModelProblem> {
-        Decoder::scaled(file, architecture, vocabulary, |_| 1.0)
+        Decoder::scaled(source, architecture, vocabulary, |_| 1.0)
     }
 
     /// The same with an embedding that is multiplied by what `scale` says.
     pub(super) fn scaled(
-        file: &'a GgufFile,
+        source: &'a dyn ModelSource,
         architecture: &'static str,
         vocabulary: usize,
         scale: impl FnOnce(&Settings) -> f32,
     ) -> Result<Decoder<'a>, ModelProblem> {
-        let settings = Settings::read(file, architecture)?;
-        let mut program = ProgramBuilder::new(file, architecture);
+        let settings = Settings::read(source, architecture)?;
+        let mut program = ProgramBuilder::new(source, architecture);
         let query_width = settings.heads * settings.head_size;
         let kv_width = settings.kv_heads * settings.head_size;
         let mut buffer = |name, width| program.buffer(name, Rows::Tokens, width);

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use crate::chat_template::TemplateSyntaxError;
 use crate::gguf::GgufError;
+use crate::hugging_face::HuggingFaceError;
 use crate::tokenizer::TokenizerError;
 
 /// Why a model could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open the model {}: {problem}", path.display())]
 pub struct ModelError {
-    /// The file.
+    /// The file or directory.
     pub path: PathBuf,
     /// What is wrong.
     #[source]
@@ -23,6 +24,9 @@ pub enum ModelProblem {
     /// It is no valid GGUF file, or a key is missing or of the wrong type.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    /// It is no usable Hugging Face directory.
+    #[error(transparent)]
+    HuggingFace(#[from] HuggingFaceError),
     /// An architecture nobody wrote a program for.
     #[error("`general.architecture` is `{found}`; supported are {supported}")]
     Architecture {

@@ -4,17 +4,19 @@
 
 use super::decoder::{Attention, Buffers, Decoder};
 use super::settings::{Settings, positive, refuse, windowed_layers};
+use super::source::ModelSource;
 use super::{Built, ModelProblem};
-use crate::gguf::{GgufFile, Metadata};
+use crate::gguf::Metadata;
 use crate::program::{RopeStyle, Rotation};
 
 /// Layers from one that attends to everything to the next.
 const PERIOD: usize = 6;
 
-pub(super) fn build(file: &GgufFile, vocabulary: usize) -> Built {
-    let metadata = file.metadata();
+pub(super) fn build(source: &dyn ModelSource, vocabulary: usize) -> Built {
+    let metadata = source.metadata();
     refuse_soft_caps(metadata)?;
-    let mut decoder = Decoder::scaled(file, "gemma3", vocabulary, |settings| (settings.width as f32).sqrt())?;
+    let mut decoder =
+        Decoder::scaled(source, "gemma3", vocabulary, |settings| (settings.width as f32).sqrt())?;
     let Buffers { query, key, value, attended, gate, up, .. } = decoder.buffers;
     let settings = decoder.settings;
     let usual = decoder.attention(RopeStyle::Halves);

@@ -1,7 +1,7 @@
 //! Every architecture against llama.cpp: tiny random models and the logits it computes for them
 //! (`scripts/architecture-golden.py`), on the reference functions and on both devices.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Model;
 use crate::cache_layout::CacheLayout;
@@ -16,14 +16,15 @@ const TOLERANCE: f32 = 1e-4;
 /// llama.cpp looks GELU up in a table of half-precision values.
 const GELU_TOLERANCE: f32 = 1e-3;
 
-struct Golden {
+/// What a model computes for a sequence of tokens.
+pub(crate) struct Golden {
     tokens: Vec<u32>,
     /// One row for each token.
     logits: Vec<Vec<f32>>,
     tolerance: f32,
 }
 
-const LIMITS: DeviceLimits = DeviceLimits {
+pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     num_blocks: 28,
     block_size: 4,
     max_tokens: 16,
@@ -32,7 +33,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
 };
 
 /// Tokens `first..end` of a sequence whose blocks lie backwards in the pool, with the logits of all of them.
-fn batch(tokens: &[u32], first: usize, end: usize, groups: usize) -> Batch {
+pub(crate) fn batch(tokens: &[u32], first: usize, end: usize, groups: usize) -> Batch {
     let blocks: Vec<u32> = (0..LIMITS.num_blocks as u32).rev().collect();
     // The groups' blocks alternate.
     let block = |group: usize, index: usize| blocks[index * groups + group];
@@ -76,24 +77,37 @@ fn check(name: &str, what: &str, device: &mut dyn Device, groups: usize, golden:
     assert_eq!(row, golden.logits.len());
 }
 
-fn compare(name: &str) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/architectures");
-    let text = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
+/// Path of an architecture's model.
+pub(crate) fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("testdata/architectures/{name}.gguf"))
+}
+
+/// llama.cpp's logits for it.
+pub(crate) fn golden(name: &str) -> Golden {
+    let text = std::fs::read_to_string(path(name).with_extension("json")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let golden = Golden {
+    Golden {
         tokens: serde_json::from_value(json["tokens"].clone()).unwrap(),
         logits: serde_json::from_value(json["logits"].clone()).unwrap(),
         tolerance: if name == "gemma3" { GELU_TOLERANCE } else { TOLERANCE },
-    };
-    let model = Model::open(&folder.join(format!("{name}.gguf"))).unwrap();
+    }
+}
+
+fn compare(name: &str) {
+    let model = Model::open(&path(name)).unwrap();
     assert!(name.starts_with(&model.architecture), "{name} is a {}", model.architecture);
+    compare_model(name, &model, &golden(name));
+}
+
+/// Compares a model on the references and on both devices.
+pub(crate) fn compare_model(name: &str, model: &Model, golden: &Golden) {
     let program = &model.program;
     let groups = CacheLayout::of(program).num_groups();
-    check(name, "the references", &mut ReferenceDevice::open(program, &model, LIMITS), groups, &golden);
-    let open = |adapter: Box<dyn Adapter>| adapter.open(program, &model, LIMITS).unwrap();
-    check(name, "the CPU", &mut *open(Box::new(device::cpu::CpuAdapter::new())), groups, &golden);
-    match device::wgpu::find(false) {
-        Ok(adapter) => check(name, "wgpu", &mut *open(adapter), groups, &golden),
+    check(name, "the references", &mut ReferenceDevice::open(program, model, LIMITS), groups, golden);
+    let open = |adapter: &dyn Adapter| adapter.open(program, model, LIMITS).unwrap();
+    check(name, "the CPU", &mut *open(&device::cpu::CpuAdapter::new()), groups, golden);
+    match device::wgpu::find(false, 1) {
+        Ok(adapters) => check(name, "wgpu", &mut *open(&*adapters[0]), groups, golden),
         Err(error) => test_support::skip_without_adapter(&error.to_string()),
     }
 }

@@ -3,11 +3,11 @@
 
 use super::Built;
 use super::decoder::{Attention, Buffers, Decoder};
-use crate::gguf::GgufFile;
+use super::source::ModelSource;
 use crate::program::{RopeStyle, Rotation};
 
-pub(super) fn build(file: &GgufFile, vocabulary: usize) -> Built {
-    let mut decoder = Decoder::new(file, "llama", vocabulary)?;
+pub(super) fn build(source: &dyn ModelSource, vocabulary: usize) -> Built {
+    let mut decoder = Decoder::new(source, "llama", vocabulary)?;
     let Buffers { query, key, value, attended, gate, up, .. } = decoder.buffers;
     // The q and k weights of these files are permuted for pairs.
     const FACTORS: &str = "rope_freqs.weight";

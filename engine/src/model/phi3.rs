@@ -3,14 +3,14 @@
 
 use super::decoder::{Attention, Buffers, Decoder};
 use super::settings::original_context;
+use super::source::ModelSource;
 use super::{Built, ModelProblem};
-use crate::gguf::GgufFile;
 use crate::program::{RopeStyle, Rotation, ShortFactors};
 
-pub(super) fn build(file: &GgufFile, vocabulary: usize) -> Built {
-    let mut decoder = Decoder::new(file, "phi3", vocabulary)?;
+pub(super) fn build(source: &dyn ModelSource, vocabulary: usize) -> Built {
+    let mut decoder = Decoder::new(source, "phi3", vocabulary)?;
     let Buffers { query, key, value, attended, gate, up, .. } = decoder.buffers;
-    let rotation = long_rotation(file, &mut decoder)?;
+    let rotation = long_rotation(source, &mut decoder)?;
     let attention = Attention { rotation, ..decoder.attention(RopeStyle::Halves) };
     let settings = decoder.settings;
     let query_end = settings.heads * settings.head_size;
@@ -34,13 +34,13 @@ pub(super) fn build(file: &GgufFile, vocabulary: usize) -> Built {
     decoder.finish()
 }
 
-fn long_rotation(file: &GgufFile, decoder: &mut Decoder<'_>) -> Result<Rotation, ModelProblem> {
+fn long_rotation(source: &dyn ModelSource, decoder: &mut Decoder<'_>) -> Result<Rotation, ModelProblem> {
     const NAMES: [&str; 2] = ["rope_factors_long.weight", "rope_factors_short.weight"];
     let rotation = decoder.settings.rotation;
     if !NAMES.iter().any(|name| decoder.has(name)) {
         return Ok(rotation);
     }
     let [long, short] = NAMES.map(|name| decoder.rope_factors(name));
-    let max_len = original_context(file.metadata(), "phi3")?;
+    let max_len = original_context(source.metadata(), "phi3")?;
     Ok(Rotation { factors: Some(long), short: Some(ShortFactors { factors: short, max_len }), ..rotation })
 }

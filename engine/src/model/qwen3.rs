@@ -2,11 +2,11 @@
 
 use super::Built;
 use super::decoder::{Buffers, Decoder};
-use crate::gguf::GgufFile;
+use super::source::ModelSource;
 use crate::program::RopeStyle;
 
-pub(super) fn build(file: &GgufFile, vocabulary: usize) -> Built {
-    let mut decoder = Decoder::new(file, "qwen3", vocabulary)?;
+pub(super) fn build(source: &dyn ModelSource, vocabulary: usize) -> Built {
+    let mut decoder = Decoder::new(source, "qwen3", vocabulary)?;
     let Buffers { query, key, value, attended, gate, up, .. } = decoder.buffers;
     let attention = decoder.attention(RopeStyle::Halves);
     for index in 0..decoder.settings.layers {

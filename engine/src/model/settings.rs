@@ -4,7 +4,8 @@
 //! something out gives wrong texts, not errors.
 
 use super::ModelProblem;
-use crate::gguf::{GgufFile, Metadata, Value};
+use super::source::ModelSource;
+use crate::gguf::{Metadata, Value};
 use crate::program::{RopeScaling, Rotation, Yarn};
 
 /// Largest width or number of heads: far above real models, and small enough that products of two do not
@@ -83,15 +84,15 @@ pub(super) struct Settings {
 
 impl Settings {
     /// Reads the keys that begin with the architecture's name.
-    pub(super) fn read(file: &GgufFile, architecture: &str) -> Result<Settings, ModelProblem> {
-        let metadata = file.metadata();
+    pub(super) fn read(source: &dyn ModelSource, architecture: &str) -> Result<Settings, ModelProblem> {
+        let metadata = source.metadata();
         let key = |name: &str| format!("{architecture}.{name}");
         if let Some(experts @ 1..) = metadata.get::<u32>(&key("expert_count"))? {
             return Err(refuse(&key("expert_count"), experts, "mixtures of experts are not supported"));
         }
         // Every layer has tensors of its own, so a forged number of layers cannot make the program larger
         // than the file.
-        let layers = count(metadata, &key("block_count"), file.tensors().len())?;
+        let layers = count(metadata, &key("block_count"), source.tensors().len())?;
         let width = count(metadata, &key("embedding_length"), MAX_WIDTH)?;
         let heads_key = key("attention.head_count");
         let heads = count(metadata, &heads_key, MAX_WIDTH)?;

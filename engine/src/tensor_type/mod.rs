@@ -156,8 +156,8 @@ impl TensorType {
         }
     }
 
-    /// The bytes that store `values` (whole blocks). For making test weights: slow, and no better than
-    /// ggml's simplest way of choosing scales.
+    /// The bytes that store `values` (whole blocks). Scales are chosen as ggml's simplest way does, which for
+    /// Q8_0 and Q4_0 is its only one; the other formats are for making test weights.
     ///
     /// # Panics
     /// If the values are no whole number of blocks.

@@ -40,6 +40,11 @@ impl ByteLevelBpe {
         Ok(ByteLevelBpe { kind, pre_tokenizer: PreTokenizer::new(kind), bpe, known_bytes })
     }
 
+    /// The name of its pre-tokeniser.
+    pub(super) fn pre_tokenizer_name(&self) -> &'static str {
+        self.kind.name
+    }
+
     /// Whether BOS is added if the file does not say.
     pub(super) fn adds_bos(&self) -> bool {
         self.kind.add_bos

@@ -6,6 +6,8 @@
 //! Invariants: without `parse_special` no text produces a control token, however it is spelled; a token id
 //! below [`Tokenizer::vocabulary_size`] is known to the model, any other has no bytes.
 
+use std::collections::HashSet;
+
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use crate::gguf::{GgufError, Metadata};
@@ -33,6 +35,10 @@ const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 const SCORES: &str = "tokenizer.ggml.scores";
 const NAME: &str = "general.name";
+/// Keys of our own, for what no key of GGUF says: more tokens that end generation, and the tokens that take the
+/// white space behind them.
+const END_TOKENS: &str = "limpid.tokenizer.end_token_ids";
+const RSTRIP_TOKENS: &str = "limpid.tokenizer.rstrip_token_ids";
 
 /// Why a tokenizer could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -146,8 +152,8 @@ pub struct Tokenizer {
     bos: Option<u32>,
     eos: Option<u32>,
     add_bos: bool,
-    /// Special tokens, but for a few, take the white space behind them.
-    strips: bool,
+    /// Special tokens that take the white space behind them.
+    strips: HashSet<u32>,
     ends: Vec<u32>,
 }
 
@@ -173,6 +179,16 @@ impl Tokenizer {
         let (bos, eos) = (special_id(BOS)?, special_id(EOS)?);
         let mut ends: Vec<u32> =
             [eos, special_id(END_OF_TURN)?, special_id(END_OF_MESSAGE)?].into_iter().flatten().collect();
+        for id in metadata.get::<Vec<u32>>(END_TOKENS)?.unwrap_or_default() {
+            if id as usize >= vocabulary.len() {
+                return Err(TokenizerError::SpecialToken {
+                    key: END_TOKENS,
+                    id,
+                    vocabulary: vocabulary.len(),
+                });
+            }
+            ends.push(id);
+        }
         ends.extend(vocabulary.end_tokens_by_spelling(&ids));
         ends.sort_unstable();
         ends.dedup();
@@ -195,9 +211,11 @@ impl Tokenizer {
                 (Merger::SentencePiece(Box::new(sentence_piece(metadata, &vocabulary, &tokens)?)), true)
             }
         };
-        // Phi 3's special tokens take the white space behind them; llama.cpp, too, knows by the name.
-        let name = metadata.get::<&str>(NAME)?.unwrap_or_default().to_lowercase();
-        let strips = alphabet == Alphabet::Text && (name.contains("phi-3") || name.contains("phi3"));
+        let strips = match metadata.get::<Vec<u32>>(RSTRIP_TOKENS)? {
+            Some(ids) => ids.into_iter().collect(),
+            None if alphabet == Alphabet::Text => strips_by_name(metadata, &vocabulary)?,
+            None => HashSet::new(),
+        };
         Ok(Tokenizer {
             add_bos: metadata.get(ADD_BOS)?.unwrap_or(adds_bos),
             strips,
@@ -240,19 +258,13 @@ impl Tokenizer {
             let id = special.ids[found.pattern().as_usize()];
             ids.push(id);
             (done, after_special) = (found.end(), true);
-            if self.strips && self.takes_white_space(id) {
+            if self.strips.contains(&id) {
                 let rest = &text[done..];
                 done = text.len() - rest.trim_start_matches(|c: char| c.is_ascii_whitespace()).len();
             }
         }
         encode_text(&text[done..], after_special, &mut ids);
         ids
-    }
-
-    /// Whether a special token takes the white space behind it, in a vocabulary where some do.
-    fn takes_white_space(&self, id: u32) -> bool {
-        let spelling = self.vocabulary.bytes(id).unwrap_or_default();
-        ![&b"<unk>"[..], b"<s>", b"<|endoftext|>"].contains(&spelling)
     }
 
     /// Bytes a token stands for; control, unknown and unused tokens have none unless `special`, which gives
@@ -263,6 +275,14 @@ impl Tokenizer {
             Kind::Control | Kind::Unknown | Kind::Unused => false,
         };
         if text || special { self.vocabulary.bytes(id) } else { None }
+    }
+
+    /// What kind of tokenizer it is, for people.
+    pub fn describe(&self) -> String {
+        match &self.merger {
+            Merger::ByteLevel(bpe) => format!("byte-level BPE, pre-tokeniser {}", bpe.pre_tokenizer_name()),
+            Merger::SentencePiece(_) => "SentencePiece".to_owned(),
+        }
     }
 
     /// Tokens in the vocabulary.
@@ -305,6 +325,20 @@ impl SpecialTokens {
             .map_err(|error| TokenizerError::Build(error.to_string()))?;
         Ok(SpecialTokens { search, ids })
     }
+}
+
+/// Phi 3's special tokens, but for a few, take the white space behind them; llama.cpp, too, knows by the name.
+fn strips_by_name(metadata: Metadata<'_>, vocabulary: &Vocabulary) -> Result<HashSet<u32>, TokenizerError> {
+    let name = metadata.get::<&str>(NAME)?.unwrap_or_default().to_lowercase();
+    if !(name.contains("phi-3") || name.contains("phi3")) {
+        return Ok(HashSet::new());
+    }
+    let strips = |id: &u32| {
+        let special = matches!(vocabulary.kind(*id), Some(Kind::UserDefined | Kind::Control | Kind::Unknown));
+        let spelling = vocabulary.bytes(*id).unwrap_or_default();
+        special && ![&b"<unk>"[..], b"<s>", b"<|endoftext|>"].contains(&spelling)
+    };
+    Ok((0..vocabulary.len() as u32).filter(strips).collect())
 }
 
 /// Builds SentencePiece's merger from the tokens of text. Control tokens stay out of it, so that no text can

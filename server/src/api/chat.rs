@@ -211,10 +211,10 @@ struct Message {
 }
 
 #[derive(Serialize)]
-struct Chunk<'a> {
+struct Chunk<'a, Choices> {
     #[serde(flatten)]
     head: &'a Head,
-    choices: &'a [ChunkChoice],
+    choices: Choices,
     #[serde(skip_serializing_if = "ChunkUsage::is_absent")]
     usage: ChunkUsage,
 }
@@ -276,17 +276,11 @@ impl Logprobs {
     }
 }
 
-impl Chat {
-    fn chunk(head: &Head, choices: &[ChunkChoice], usage: ChunkUsage) -> Value {
-        serde_json::json!(Chunk { head, choices, usage })
-    }
-}
-
 impl Shape for Chat {
     const OBJECT: &'static str = "chat.completion";
     const CHUNK_OBJECT: &'static str = "chat.completion.chunk";
 
-    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> Value {
+    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> impl Serialize {
         let choice = |whole: Delta| Choice {
             index: whole.index,
             logprobs: wants_logprobs.then(|| Logprobs::of(&whole.logprobs)),
@@ -295,10 +289,10 @@ impl Shape for Chat {
             message: Message { role: "assistant", content: whole.text },
         };
         let choices = choices.into_iter().map(choice).collect();
-        serde_json::json!(Completion { head, choices, usage: usage.into() })
+        Completion { head, choices, usage: usage.into() }
     }
 
-    fn opening(head: &Head, index: u32, usage: ChunkUsage) -> Option<Value> {
+    fn opening(head: &Head, index: u32, usage: ChunkUsage) -> Option<impl Serialize> {
         let choice = ChunkChoice {
             index,
             delta: ChunkDelta { role: Some("assistant"), content: Some(String::new()) },
@@ -306,10 +300,10 @@ impl Shape for Chat {
             finish_reason: None,
             stop_reason: None,
         };
-        Some(Chat::chunk(head, &[choice], usage))
+        Some(Chunk { head, choices: [choice], usage })
     }
 
-    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> Value {
+    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> impl Serialize {
         let choice = ChunkChoice {
             index: delta.index,
             logprobs: (!delta.logprobs.is_empty()).then(|| Logprobs::of(&delta.logprobs)),
@@ -317,10 +311,10 @@ impl Shape for Chat {
             stop_reason: delta.finish.as_ref().and_then(StopReason::of),
             delta: ChunkDelta { role: None, content: (!delta.text.is_empty()).then_some(delta.text) },
         };
-        Chat::chunk(head, &[choice], usage)
+        Chunk { head, choices: [choice], usage }
     }
 
-    fn closing(head: &Head, usage: Usage) -> Value {
-        Chat::chunk(head, &[], ChunkUsage::Total(usage))
+    fn closing(head: &Head, usage: Usage) -> impl Serialize {
+        Chunk { head, choices: [(); 0], usage: ChunkUsage::Total(usage) }
     }
 }

@@ -112,10 +112,13 @@ pub(super) async fn create(
     let mut params = Params::parse(&mut fields, logprobs, &app.limits())?;
     params.best_of = best_of(&mut fields, &params)?;
     let prompt = Prompt::parse(&mut fields, app.text.vocabulary_size())?;
-    if let Prompt::Text { text, .. } = &prompt
-        && app.telemetry.captures_content()
-    {
-        params.recorded.messages = vec![Message { role: "user".to_owned(), text: text.clone() }];
+    if app.telemetry.captures_content() {
+        let text = match &prompt {
+            Prompt::Text { text, .. } => text.clone(),
+            // What the model was given, for people.
+            Prompt::Tokens(ids) => app.text.decode(ids),
+        };
+        params.recorded.messages = vec![Message { role: "user".to_owned(), text }];
     }
     app.check_engine()?;
     let prompt = prompt.encode(&app).await?;
@@ -132,10 +135,10 @@ pub(super) async fn create(
 pub(super) struct Completions;
 
 #[derive(Serialize)]
-struct Completion<'a> {
+struct Completion<'a, Choices> {
     #[serde(flatten)]
     head: &'a Head,
-    choices: &'a [Choice],
+    choices: Choices,
     #[serde(skip_serializing_if = "ChunkUsage::is_absent")]
     usage: ChunkUsage,
 }
@@ -191,23 +194,22 @@ impl Shape for Completions {
     const OBJECT: &'static str = "text_completion";
     const CHUNK_OBJECT: &'static str = "text_completion";
 
-    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> Value {
+    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> impl Serialize {
         let choices: Vec<_> = choices.into_iter().map(|whole| Choice::of(whole, wants_logprobs)).collect();
-        let choices = choices.as_slice();
-        serde_json::json!(Completion { head, choices, usage: ChunkUsage::Total(usage) })
+        Completion { head, choices, usage: ChunkUsage::Total(usage) }
     }
 
-    fn opening(_head: &Head, _index: u32, _usage: ChunkUsage) -> Option<Value> {
-        None
+    fn opening(_head: &Head, _index: u32, _usage: ChunkUsage) -> Option<impl Serialize> {
+        None::<()>
     }
 
-    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> Value {
+    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> impl Serialize {
         let has_logprobs = !delta.logprobs.is_empty();
-        serde_json::json!(Completion { head, choices: &[Choice::of(delta, has_logprobs)], usage })
+        Completion { head, choices: [Choice::of(delta, has_logprobs)], usage }
     }
 
-    fn closing(head: &Head, usage: Usage) -> Value {
-        serde_json::json!(Completion { head, choices: &[], usage: ChunkUsage::Total(usage) })
+    fn closing(head: &Head, usage: Usage) -> impl Serialize {
+        Completion { head, choices: [(); 0], usage: ChunkUsage::Total(usage) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What operators tell the engine: `/reset_prefix_cache`, `/sleep`, `/wake_up`, `/is_sleeping`.
+//! What operators tell the engines, all of them at once: `/reset_prefix_cache`, `/sleep`, `/wake_up`, `/is_sleeping`.
 //!
 //! vLLM has these routes only with `VLLM_SERVER_DEV_MODE=1`. Here they are always there, behind the API key like
 //! everything that costs something.
@@ -19,7 +19,7 @@ pub(super) async fn reset_prefix_cache(
     uri: Uri,
 ) -> Result<StatusCode, ApiError> {
     let preempt = Arguments::of(&uri)?.flag("reset_running_requests")?;
-    app.check_engine()?;
+    app.check_engines()?;
     match app.frontend.reset_prefix_cache(preempt).await {
         Some(true) => Ok(StatusCode::OK),
         Some(false) => Err(ApiError::new(
@@ -27,7 +27,7 @@ pub(super) async fn reset_prefix_cache(
             "requests hold blocks of the cache; allowed: an idle server, or reset_running_requests=true, which has \
              them computed again",
         )),
-        None => Err(ApiError::new(ErrorKind::EngineGone, "the engine has ended")),
+        None => Err(ApiError::new(ErrorKind::EngineGone, "an engine has ended")),
     }
 }
 
@@ -44,7 +44,7 @@ pub(super) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> Result<Statu
         PauseMode::Abort,
         &[("abort", PauseMode::Abort), ("wait", PauseMode::Wait), ("keep", PauseMode::Keep)],
     )?;
-    app.check_engine()?;
+    app.check_engines()?;
     answered(app.frontend.sleep(level, mode).await)
 }
 
@@ -58,7 +58,7 @@ pub(super) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> Result<Sta
             return Err(ApiError::field("tags", found, "absent, or weights and kv_cache together"));
         }
     }
-    app.check_engine()?;
+    app.check_engines()?;
     answered(app.frontend.wake_up().await)
 }
 
@@ -71,7 +71,7 @@ fn answered(result: Option<Result<(), Arc<str>>>) -> Result<StatusCode, ApiError
     match result {
         Some(Ok(())) => Ok(StatusCode::OK),
         Some(Err(error)) => Err(ApiError::new(ErrorKind::SleepFailed, &*error)),
-        None => Err(ApiError::new(ErrorKind::EngineGone, "the engine has ended")),
+        None => Err(ApiError::new(ErrorKind::EngineGone, "an engine has ended")),
     }
 }
 

@@ -45,6 +45,8 @@ pub(super) enum ErrorKind {
     EngineFailed,
     /// The engine has ended.
     EngineGone,
+    /// The engine has something to do and does nothing.
+    EngineStalled,
     /// A bug of ours.
     Internal,
 }
@@ -90,6 +92,9 @@ impl ErrorKind {
             ErrorKind::SleepFailed => (StatusCode::INTERNAL_SERVER_ERROR, SERVER_ERROR, Some("sleep_failed")),
             ErrorKind::EngineFailed => (StatusCode::INTERNAL_SERVER_ERROR, SERVER_ERROR, Some(ENGINE_ERROR)),
             ErrorKind::EngineGone => (StatusCode::SERVICE_UNAVAILABLE, SERVER_ERROR, Some(ENGINE_GONE)),
+            ErrorKind::EngineStalled => {
+                (StatusCode::SERVICE_UNAVAILABLE, SERVER_ERROR, Some("engine_stalled"))
+            }
             ErrorKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, SERVER_ERROR, Some("internal_error")),
         };
         Class { status, kind, code }
@@ -228,6 +233,7 @@ mod tests {
                 Some("engine_unavailable"),
                 Some("engine_unavailable"),
             ),
+            (ErrorKind::EngineStalled, 503, "server_error", Some("engine_stalled"), Some("engine_stalled")),
             (ErrorKind::Internal, 500, "server_error", Some("internal_error"), Some("internal_error")),
         ];
         for (kind, status, type_, code, error_type) in table {

@@ -5,15 +5,16 @@
 //! the endpoint's [`Shape`].
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use limpid_telemetry::Operation;
-use serde_json::Value;
+use serde::Serialize;
 
 use super::App;
 use super::error::{ApiError, ErrorKind};
-use super::observe::RequestContext;
+use super::observe::{DATA_PARALLEL_RANK, RequestContext};
 use super::params::Params;
 use super::sse;
 use super::wire::{ChunkUsage, Head, is_failure, unix_seconds};
@@ -27,13 +28,13 @@ pub(super) trait Shape: Send + 'static {
     const CHUNK_OBJECT: &'static str;
 
     /// A whole answer.
-    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> Value;
+    fn whole(head: &Head, choices: Vec<Delta>, usage: Usage, wants_logprobs: bool) -> impl Serialize;
     /// The chunk before the first piece of a choice, if there is one.
-    fn opening(head: &Head, index: u32, usage: ChunkUsage) -> Option<Value>;
+    fn opening(head: &Head, index: u32, usage: ChunkUsage) -> Option<impl Serialize>;
     /// The chunk of one piece.
-    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> Value;
+    fn piece(head: &Head, delta: Delta, usage: ChunkUsage) -> impl Serialize;
     /// The chunk with the usage, behind the last piece.
-    fn closing(head: &Head, usage: Usage) -> Value;
+    fn closing(head: &Head, usage: Usage) -> impl Serialize;
 }
 
 /// What an answer is called and how long it may be.
@@ -86,11 +87,12 @@ impl App {
             skip_special_tokens: params.skip_special_tokens,
             priority: params.priority,
             cache_salt: params.cache_salt,
+            data_parallel_rank: self.data_parallel_rank(context)?,
             recorded: params.recorded,
         })?;
         if stream {
             // The status waits for the first piece: a request that fails before it gets an honest one.
-            let first = next(&mut generation).await?;
+            let first = next(&mut generation, Instant::now()).await?;
             return Ok(sse::response::<S>(head, first, generation, n, include_usage));
         }
         let (choices, usage) = fold(&mut generation, best_of).await?;
@@ -98,12 +100,28 @@ impl App {
     }
 }
 
-/// The next piece of an answer that has not ended yet.
+impl App {
+    /// The engine that the client chose, if it did.
+    fn data_parallel_rank(&self, context: &RequestContext) -> Result<Option<usize>, ApiError> {
+        let Some(rank) = &context.data_parallel_rank else { return Ok(None) };
+        let found = String::from_utf8_lossy(rank.as_bytes());
+        let engines = self.frontend.num_engines();
+        match found.parse::<usize>().ok().filter(|rank| *rank < engines) {
+            Some(rank) => Ok(Some(rank)),
+            None => {
+                let shown: String = found.chars().take(100).collect();
+                Err(ApiError::field(DATA_PARALLEL_RANK.as_str(), shown, format!("0 to {}", engines - 1)))
+            }
+        }
+    }
+}
+
+/// The next piece of an answer that has not ended yet, with what comes before `collect_until`.
 ///
 /// # Errors
 /// The engine gave the request up, or is gone.
-pub(super) async fn next(generation: &mut Generation) -> Result<Delta, ApiError> {
-    match generation.next().await {
+pub(super) async fn next(generation: &mut Generation, collect_until: Instant) -> Result<Delta, ApiError> {
+    match generation.next(collect_until).await {
         Some(delta) => match delta.finish.as_ref().filter(|finish| is_failure(finish)) {
             None => Ok(delta),
             Some(finish) => Err(failure(finish)),
@@ -123,7 +141,7 @@ async fn fold(generation: &mut Generation, num_choices: usize) -> Result<(Vec<De
         (0..).map(|index| Delta { index, ..Delta::default() }).take(num_choices).collect();
     let mut usage = Usage::default();
     while !generation.is_finished() {
-        let delta = next(generation).await?;
+        let delta = next(generation, Instant::now()).await?;
         let choice = &mut choices[delta.index as usize];
         choice.text.push_str(&delta.text);
         choice.logprobs.extend(delta.logprobs);

@@ -174,12 +174,19 @@ async fn authorize(State(app): State<Arc<App>>, request: Request, next: Next) ->
 }
 
 impl App {
-    /// Refuses while there is no engine to answer.
+    /// Refuses while there is no engine to answer a request.
     fn check_engine(&self) -> Result<(), ApiError> {
-        if self.frontend.is_healthy() {
-            return Ok(());
-        }
-        Err(ApiError::new(ErrorKind::EngineGone, "the engine has failed; the server has to be restarted"))
+        if self.frontend.can_serve() { Ok(()) } else { self.check_engines() }
+    }
+
+    /// Refuses if an engine has failed.
+    fn check_engines(&self) -> Result<(), ApiError> {
+        let Some(failed) = self.frontend.failed_engine() else { return Ok(()) };
+        let message = match self.frontend.num_engines() {
+            1 => "the engine has failed; the server has to be restarted".to_owned(),
+            engines => format!("engine {failed} of {engines} has failed; the server has to be restarted"),
+        };
+        Err(ApiError::new(ErrorKind::EngineGone, message))
     }
 
     fn limits(&self) -> Limits<'_> {

@@ -23,6 +23,8 @@ use super::error::ErrorKind;
 use super::route::Route;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// vLLM's header that names an engine by its index.
+pub(super) const DATA_PARALLEL_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 const TRACERESPONSE: HeaderName = HeaderName::from_static("traceresponse");
 /// What is spoken here; TLS ends before.
 pub(super) const SCHEME: &str = "http";
@@ -38,6 +40,8 @@ pub(super) struct RequestContext {
     pub(super) request_id: Arc<str>,
     /// The SERVER span, on routes that have one.
     pub(super) span: Option<Arc<HttpSpan>>,
+    /// The engine that the client wants, as it says it.
+    pub(super) data_parallel_rank: Option<HeaderValue>,
 }
 
 pub(super) async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
@@ -55,10 +59,12 @@ pub(super) async fn observe(State(app): State<Arc<App>>, mut request: Request, n
     });
     let request_id = request_id(request.headers());
     let mut line = span.as_ref().map(|span| AccessLine::begin(&request, span, &request_id, arrival));
+    let data_parallel_rank = request.headers().get(DATA_PARALLEL_RANK).cloned();
     request.extensions_mut().insert(RequestContext {
         arrival,
         request_id: Arc::clone(&request_id),
         span: span.clone(),
+        data_parallel_rank,
     });
 
     let mut response = next.run(request).await;

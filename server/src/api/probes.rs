@@ -12,10 +12,20 @@ use axum::response::{IntoResponse, Response};
 use super::App;
 use super::error::{ApiError, ErrorKind};
 
-/// `GET /health`, `GET` and `POST /ping`: 200 as long as requests can be answered.
+/// `GET /health`, `GET` and `POST /ping`: 200 as long as every engine can answer requests, and does.
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<StatusCode, ApiError> {
-    app.check_engine()?;
-    Ok(StatusCode::OK)
+    app.check_engines()?;
+    match app.frontend.stalled() {
+        None => Ok(StatusCode::OK),
+        Some((engine, silence)) => Err(ApiError::new(
+            ErrorKind::EngineStalled,
+            format!(
+                "engine {engine} has open requests and has ended no step for {} s; allowed: \
+                 --engine-iteration-timeout. Its device hangs, or steps take longer than that",
+                silence.as_secs()
+            ),
+        )),
+    }
 }
 
 /// `GET /version`

@@ -1,9 +1,11 @@
 //! Streamed answers: server-sent events in OpenAI's shape.
 //!
-//! An opening chunk a choice, one chunk a piece with the pieces of different choices in the order they come, the usage chunk if it was asked for, `[DONE]`. An error after the
-//! beginning is one event with the error object, and the stream ends without `[DONE]`.
+//! An opening chunk a choice, one chunk a piece with the pieces of different choices in the order they come, the
+//! usage chunk if it was asked for, `[DONE]`. Pieces in quick succession are one piece. An error after the beginning
+//! is one event with the error object, and the stream ends without `[DONE]`.
 
 use std::convert::Infallible;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
@@ -18,9 +20,16 @@ use crate::frontend::{Delta, Generation, Usage};
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
 const CACHE_CONTROL: HeaderValue = HeaderValue::from_static("no-cache");
 
+/// Least time between two writes of one stream. A model that generates faster than this has its tokens sent
+/// together: a reader sees no difference, and with many streams the writes would cost more than the model. The
+/// first piece and the last one wait for nothing.
+const WRITE_INTERVAL: Duration = Duration::from_millis(5);
+
 /// Where a stream is.
 struct State {
     head: Head,
+    /// When the last events were handed to the connection.
+    written: Instant,
     /// The piece that decided about the status, until it is sent.
     first: Option<Delta>,
     /// `None` once the last piece is sent. Dropping it earlier aborts the request.
@@ -41,6 +50,7 @@ pub(super) fn response<S: Shape>(
 ) -> Response {
     let state = State {
         head,
+        written: Instant::now(),
         first: Some(first),
         generation: Some(generation),
         num_choices,
@@ -70,7 +80,7 @@ impl State {
                 }
                 first
             }
-            None => match next(generation).await {
+            None => match next(generation, self.written + WRITE_INTERVAL).await {
                 Ok(delta) => delta,
                 Err(error) => {
                     self.generation = None;
@@ -88,6 +98,7 @@ impl State {
             self.generation = None;
             self.close::<S>(&mut events);
         }
+        self.written = Instant::now();
         Some(events.into())
     }
 

@@ -1,5 +1,7 @@
 //! The API over a scripted engine: routes, shapes, errors, streams, disconnects.
 
+mod engines;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
@@ -7,7 +9,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
-use crate::testing::{MAX_MODEL_LEN, MAX_OPEN, ToyApi};
+use crate::testing::{ITERATION_TIMEOUT, MAX_MODEL_LEN, MAX_OPEN, ToyApi};
 
 struct Answer {
     status: StatusCode,
@@ -238,10 +240,8 @@ async fn an_engine_that_ends_answers_503_and_health_turns_bad() {
     assert_eq!(api.get("/metrics").await.status, StatusCode::OK);
 }
 
-#[tokio::test]
-async fn dropping_a_whole_answer_aborts_its_request() {
-    let api = ToyApi::new(&[]);
-    let mut aborts = api.engine.aborts.subscribe();
+/// A request that is open and gets no more steps.
+async fn hanging(api: &ToyApi) -> tokio::task::JoinHandle<Result<Response, std::convert::Infallible>> {
     let pending = tokio::spawn({
         let router = api.router.clone();
         let body = json!({"prompt": "hang"}).to_string();
@@ -252,6 +252,36 @@ async fn dropping_a_whole_answer_aborts_its_request() {
     while !pending.is_finished() && api.frontend.num_open() == 0 {
         tokio::task::yield_now().await;
     }
+    pending
+}
+
+#[tokio::test]
+async fn an_engine_that_makes_no_step_for_its_open_request_turns_health_bad_until_it_is_idle() {
+    let api = ToyApi::new(&[]);
+    let pending = hanging(&api).await;
+    let mut health = api.get("/health").await;
+    while health.status == StatusCode::OK {
+        tokio::time::sleep(ITERATION_TIMEOUT).await;
+        health = api.get("/health").await;
+    }
+    let error = health.error(503, json!("engine_stalled"));
+    let message = error["message"].as_str().expect("a message");
+    assert!(
+        message.contains("engine 0 has open requests") && message.contains("--engine-iteration-timeout"),
+        "{message}"
+    );
+    api.get("/ping").await.error(503, json!("engine_stalled"));
+    assert_eq!(api.get("/metrics").await.status, StatusCode::OK);
+    pending.abort();
+    api.frontend.drained().await;
+    assert_eq!(api.get("/health").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn dropping_a_whole_answer_aborts_its_request() {
+    let api = ToyApi::new(&[]);
+    let mut aborts = api.engine.aborts.subscribe();
+    let pending = hanging(&api).await;
     pending.abort();
     aborts.wait_for(|aborts| *aborts == 1).await.expect("the engine lives");
     api.frontend.drained().await;

@@ -48,7 +48,5 @@ pub(super) async fn detokenize(
         Some(other) => return Err(ApiError::field("tokens", quote(&other), "a list of token ids")),
         None => return Err(ApiError::field("tokens", "absent", "a list of token ids")),
     };
-    let bytes: Vec<u8> =
-        ids.iter().flat_map(|id| app.text.token_bytes(*id, true).unwrap_or_default()).copied().collect();
-    Ok(Json(json!({ "prompt": String::from_utf8_lossy(&bytes) })))
+    Ok(Json(json!({ "prompt": app.text.decode(&ids) })))
 }

@@ -1,17 +1,19 @@
-//! Prefill and decode rates of one request, measured straight on a device: no scheduler, no sampling but
-//! greedy, no HTTP.
+//! Prefill and decode rates of one request or of a batch of equal length, measured straight on a device: no
+//! scheduler, no sampling but greedy, no HTTP.
 //!
-//! Prefill computes the prompt in chunks as the server's default does; decode continues it token by token.
+//! Prefill computes the prompts one after the other, in chunks as the server's default does; decode continues all of
+//! them together, token by token.
 //! Both can be repeated at will, because they overwrite the same cache slots. Works with any [`Device`].
 
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use limpid_engine::device::{Batch, BatchSequence, Device, DeviceError, DeviceLimits};
+use limpid_engine::device::{Batch, BatchSequence, Device, DeviceError, DeviceLimits, ExecuteDetail};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
+use super::kernels::{self, StepKernels};
 use super::stats::Summary;
 
 /// Tokens per KV block.
@@ -37,6 +39,8 @@ pub(super) struct Workload {
     pub(super) prompt_tokens: usize,
     /// Tokens to generate, at least 1.
     pub(super) output_tokens: usize,
+    /// Requests, at least 1.
+    pub(super) batch: usize,
     /// Passes before the measured ones.
     pub(super) warmup: usize,
     /// Measured passes, at least 1.
@@ -50,15 +54,28 @@ pub(super) struct Workload {
 impl Workload {
     /// What the device must hold.
     pub(super) fn limits(&self) -> DeviceLimits {
-        let blocks = (self.prompt_tokens + self.output_tokens).div_ceil(BLOCK_SIZE);
+        let blocks = self.blocks();
         DeviceLimits {
             // Block 0 is the null block.
-            num_blocks: self.cache_groups * blocks + 1,
+            num_blocks: self.cache_groups * self.batch * blocks + 1,
             block_size: BLOCK_SIZE,
-            max_tokens: self.prompt_tokens.min(MAX_CHUNK),
-            max_sequences: 1,
+            max_tokens: self.prompt_tokens.min(MAX_CHUNK).max(self.batch),
+            max_sequences: self.batch,
             max_blocks_per_sequence: blocks,
         }
+    }
+
+    /// The prompts: random tokens, the same for the same seed.
+    pub(super) fn prompts(&self, vocabulary: usize) -> Vec<Vec<u32>> {
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        let end = u32::try_from(vocabulary).expect("token ids are u32");
+        let mut prompt = || (0..self.prompt_tokens).map(|_| random.random_range(0..end)).collect();
+        (0..self.batch).map(|_| prompt()).collect()
+    }
+
+    /// Blocks of a request.
+    fn blocks(&self) -> usize {
+        (self.prompt_tokens + self.output_tokens).div_ceil(BLOCK_SIZE)
     }
 
     fn passes(&self) -> usize {
@@ -67,7 +84,7 @@ impl Workload {
 
     /// Steps of the progress bar for one phase.
     pub(super) fn progress_steps(&self, phase: Phase) -> u64 {
-        let chunks = self.prompt_tokens.div_ceil(MAX_CHUNK);
+        let chunks = self.batch * self.prompt_tokens.div_ceil(MAX_CHUNK);
         let steps = match phase {
             Phase::Prefill => self.passes() * chunks,
             Phase::Decode => chunks + self.passes() * self.output_tokens,
@@ -81,7 +98,7 @@ impl Workload {
 pub(super) struct Rate {
     /// What was measured.
     pub(super) phase: Phase,
-    /// Tokens of one pass.
+    /// Tokens of one pass, of all requests together.
     pub(super) tokens: usize,
     /// Tokens per second over the measured passes.
     pub(super) tokens_per_second: Summary,
@@ -102,11 +119,11 @@ pub(super) fn measure(
 ) -> Result<Rate, DeviceError> {
     let mut runner = Runner::new(device, vocabulary, workload, progress);
     let tokens = match phase {
-        Phase::Prefill => workload.prompt_tokens,
+        Phase::Prefill => workload.batch * workload.prompt_tokens,
         Phase::Decode => {
             // Fills the cache that every decode pass starts from.
             runner.prefill()?;
-            workload.output_tokens
+            workload.batch * workload.output_tokens
         }
     };
     let mut passes = Vec::with_capacity(workload.repetitions);
@@ -130,7 +147,7 @@ pub(super) fn measure(
 }
 
 /// What one pass took.
-struct Pass {
+pub(super) struct Pass {
     wall: Duration,
     /// `None` as soon as one step had no time.
     forward: Option<Duration>,
@@ -142,99 +159,167 @@ impl Pass {
     }
 }
 
-struct Runner<'a> {
+/// Runs the requests on the device.
+pub(super) struct Runner<'a> {
     device: &'a mut dyn Device,
     vocabulary: usize,
-    prompt: Vec<u32>,
+    prompts: Vec<Vec<u32>>,
+    /// Blocks of a request in each group of layers.
+    blocks: usize,
     progress: &'a ProgressBar,
     cache_groups: usize,
-    /// Blocks of the sequence at its full length, in each group.
-    blocks: usize,
     batch: Batch,
     logits: Vec<f32>,
-    /// The greedy token after the prompt, from the last prefill.
-    first_output: u32,
+    /// The greedy tokens after the prompts, from the last prefill.
+    first_outputs: Vec<u32>,
 }
 
 impl<'a> Runner<'a> {
-    fn new(
+    pub(super) fn new(
         device: &'a mut dyn Device,
         vocabulary: usize,
         workload: &Workload,
         progress: &'a ProgressBar,
     ) -> Runner<'a> {
-        let mut random = ChaCha8Rng::seed_from_u64(workload.seed);
-        let vocabulary_end = u32::try_from(vocabulary).expect("token ids are u32");
-        let prompt = (0..workload.prompt_tokens).map(|_| random.random_range(0..vocabulary_end)).collect();
-        let (batch, logits) = (Batch::default(), Vec::new());
-        let blocks = workload.limits().max_blocks_per_sequence;
+        let prompts = workload.prompts(vocabulary);
+        let (batch, logits, first_outputs) = (Batch::default(), Vec::new(), Vec::new());
+        let blocks = workload.blocks();
         let cache_groups = workload.cache_groups;
-        Runner { device, vocabulary, prompt, progress, cache_groups, blocks, batch, logits, first_output: 0 }
+        Runner { device, vocabulary, prompts, blocks, cache_groups, progress, batch, logits, first_outputs }
     }
 
-    fn prefill(&mut self) -> Result<Pass, DeviceError> {
+    /// Computes the prompts, one after the other.
+    pub(super) fn prefill(&mut self) -> Result<Pass, DeviceError> {
         let started = Instant::now();
         let mut forward = Some(Duration::ZERO);
-        let length = self.prompt.len();
-        for first in (0..length).step_by(MAX_CHUNK) {
-            let end = length.min(first + MAX_CHUNK);
-            let tokens = self.prompt[first..end].to_vec();
-            forward = sum(forward, self.step(&tokens, first, end == length)?);
+        self.first_outputs.clear();
+        for request in 0..self.prompts.len() {
+            let length = self.prompts[request].len();
+            for first in (0..length).step_by(MAX_CHUNK) {
+                let end = length.min(first + MAX_CHUNK);
+                self.batch.clear();
+                let tokens = &self.prompts[request][first..end];
+                add(&mut self.batch, request, self.cache_groups, self.blocks, tokens, first, end == length);
+                forward = sum(forward, self.step()?);
+            }
+            self.first_outputs.extend(self.greedy()?);
         }
-        self.first_output = self.greedy()?;
         Ok(Pass { wall: started.elapsed(), forward })
     }
 
     fn decode(&mut self, count: usize) -> Result<Pass, DeviceError> {
         let started = Instant::now();
         let mut forward = Some(Duration::ZERO);
-        let mut token = self.first_output;
-        for position in self.prompt.len()..self.prompt.len() + count {
-            forward = sum(forward, self.step(&[token], position, true)?);
-            token = self.greedy()?;
+        let mut tokens = self.first_outputs.clone();
+        let length = self.prompts[0].len();
+        for position in length..length + count {
+            self.batch.clear();
+            for (request, token) in tokens.iter().enumerate() {
+                add(&mut self.batch, request, self.cache_groups, self.blocks, &[*token], position, true);
+            }
+            forward = sum(forward, self.step()?);
+            tokens = self.greedy()?;
         }
         Ok(Pass { wall: started.elapsed(), forward })
     }
 
-    /// Computes `tokens` from position `first` on.
-    fn step(
+    /// Looks into steps that decode the first `requests` requests, each the first token after its prompt.
+    pub(super) fn look_into(
         &mut self,
-        tokens: &[u32],
-        first: usize,
-        wants_logits: bool,
-    ) -> Result<Option<Duration>, DeviceError> {
-        let end = first + tokens.len();
-        let batch = &mut self.batch;
-        batch.clear();
-        batch.tokens.extend_from_slice(tokens);
-        batch.positions.extend((first..end).map(|position| position as u32));
-        // The sequence has the blocks from 1 on, in order, one group after the other.
-        for group in 0..self.cache_groups {
-            let block = 1 + group * self.blocks;
-            batch.slots.extend((first..end).map(|position| (block * BLOCK_SIZE + position) as u32));
-            batch.block_tables.extend((block..block + end.div_ceil(BLOCK_SIZE)).map(|block| block as u32));
+        requests: usize,
+        repetitions: usize,
+        what: &str,
+    ) -> Result<StepKernels, DeviceError> {
+        self.batch.clear();
+        for request in 0..requests {
+            let (token, position) = (self.first_outputs[request], self.prompts[request].len());
+            add(&mut self.batch, request, self.cache_groups, self.blocks, &[token], position, true);
         }
-        batch.sequences.push(BatchSequence {
-            first_row: 0,
-            num_rows: tokens.len() as u32,
-            context_len: end as u32,
-            block_table_start: 0,
-        });
-        if wants_logits {
-            batch.logits_rows.push(tokens.len() as u32 - 1);
+        let context = self.prompts[0].len() + 1;
+        self.look(format!("{what} of {requests}, {context} tokens of context"), repetitions)
+    }
+
+    /// Looks into steps that compute the beginning of the first prompt.
+    pub(super) fn look_into_prefill(&mut self, repetitions: usize) -> Result<StepKernels, DeviceError> {
+        let count = self.prompts[0].len().min(MAX_CHUNK);
+        self.batch.clear();
+        add(&mut self.batch, 0, self.cache_groups, self.blocks, &self.prompts[0][..count], 0, true);
+        self.look(format!("prefill of {count}"), repetitions)
+    }
+
+    /// Looks into steps with the present batch.
+    fn look(&mut self, step: String, repetitions: usize) -> Result<StepKernels, DeviceError> {
+        fill_slots(&mut self.batch, self.cache_groups);
+        let mut details = Vec::with_capacity(repetitions);
+        for _ in 0..repetitions {
+            let mut detail = ExecuteDetail::default();
+            self.device.execute_detailed(&self.batch, &mut self.logits, &mut detail)?;
+            self.progress.inc(1);
+            details.push(detail);
         }
-        let times = self.device.execute(batch, &mut self.logits)?;
+        kernels::sum_up(step, &details)
+    }
+
+    /// Computes the batch.
+    fn step(&mut self) -> Result<Option<Duration>, DeviceError> {
+        fill_slots(&mut self.batch, self.cache_groups);
+        let times = self.device.execute(&self.batch, &mut self.logits)?;
         self.progress.inc(1);
         Ok(times.forward)
     }
 
-    fn greedy(&self) -> Result<u32, DeviceError> {
-        if self.logits.len() != self.vocabulary {
-            let (found, wanted) = (self.logits.len(), self.vocabulary);
+    /// The most likely token of each row of logits.
+    fn greedy(&self) -> Result<Vec<u32>, DeviceError> {
+        let (found, wanted) = (self.logits.len(), self.batch.logits_rows.len() * self.vocabulary);
+        if found != wanted {
             return Err(DeviceError::Failed(format!("it returned {found} logits instead of {wanted}")));
         }
-        let best = self.logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
-        Ok(best.map_or(0, |(token, _)| token as u32))
+        let best =
+            |row: &[f32]| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map(|(token, _)| token);
+        Ok(self.logits.chunks_exact(self.vocabulary).map(|row| best(row).unwrap_or(0) as u32).collect())
+    }
+}
+
+/// Adds tokens of a request from position `first` on, but for their slots. Requests have their blocks one after the
+/// other, from 1 on, and so have the groups of layers of a request.
+fn add(
+    batch: &mut Batch,
+    request: usize,
+    groups: usize,
+    blocks: usize,
+    tokens: &[u32],
+    first: usize,
+    wants_logits: bool,
+) {
+    let end = first + tokens.len();
+    batch.sequences.push(BatchSequence {
+        first_row: batch.tokens.len() as u32,
+        num_rows: tokens.len() as u32,
+        context_len: end as u32,
+        block_table_start: batch.block_tables.len() as u32,
+    });
+    batch.tokens.extend_from_slice(tokens);
+    batch.positions.extend((first..end).map(|position| position as u32));
+    for group in 0..groups {
+        let first_block = (1 + (request * groups + group) * blocks) as u32;
+        batch.block_tables.extend((first_block..).take(end.div_ceil(BLOCK_SIZE)));
+    }
+    if wants_logits {
+        batch.logits_rows.push(batch.tokens.len() as u32 - 1);
+    }
+}
+
+/// Puts the rows where the block tables say.
+fn fill_slots(batch: &mut Batch, groups: usize) {
+    for group in 0..groups {
+        for sequence in &batch.sequences {
+            let table = &batch.block_tables[sequence.table_start(group, BLOCK_SIZE)..];
+            let rows = sequence.first_row as usize..(sequence.first_row + sequence.num_rows) as usize;
+            batch.slots.extend(batch.positions[rows].iter().map(|position| {
+                let (block, offset) = (*position as usize / BLOCK_SIZE, *position % BLOCK_SIZE as u32);
+                table[block] * BLOCK_SIZE as u32 + offset
+            }));
+        }
     }
 }
 
@@ -291,19 +376,26 @@ mod tests {
                 return Err(DeviceError::Lost("unplugged".to_owned()));
             }
             let rows = batch.tokens.len();
-            let [sequence] = batch.sequences[..] else { panic!("one sequence") };
-            assert!(rows <= self.limits.max_tokens);
-            assert!(batch.block_tables.len() <= self.limits.max_blocks_per_sequence);
+            assert!(rows <= self.limits.max_tokens && batch.sequences.len() <= self.limits.max_sequences);
             assert_eq!((batch.positions.len(), batch.slots.len()), (rows, rows));
-            assert_eq!(sequence.context_len, batch.positions[rows - 1] + 1);
-            for ((token, position), slot) in batch.tokens.iter().zip(&batch.positions).zip(&batch.slots) {
-                let block = batch.block_tables[*position as usize / BLOCK_SIZE];
-                assert_ne!(block, 0, "the null block");
-                assert_eq!(*slot, block * BLOCK_SIZE as u32 + position % BLOCK_SIZE as u32);
-                self.cache[*slot as usize] = Some(*token);
+            for sequence in &batch.sequences {
+                let of_rows = sequence.first_row as usize..(sequence.first_row + sequence.num_rows) as usize;
+                assert_eq!(sequence.context_len, batch.positions[of_rows.end - 1] + 1);
+                let blocks = (sequence.context_len as usize).div_ceil(BLOCK_SIZE);
+                assert!(blocks <= self.limits.max_blocks_per_sequence);
+                let table = &batch.block_tables[sequence.block_table_start as usize..][..blocks];
+                let slot = |position: usize| {
+                    table[position / BLOCK_SIZE] as usize * BLOCK_SIZE + position % BLOCK_SIZE
+                };
+                assert!(!table.contains(&0), "the null block");
+                for row in of_rows {
+                    assert_eq!(batch.slots[row] as usize, slot(batch.positions[row] as usize));
+                    self.cache[batch.slots[row] as usize] = Some(batch.tokens[row]);
+                }
+                let stored =
+                    (0..sequence.context_len as usize).all(|position| self.cache[slot(position)].is_some());
+                assert!(stored, "attention reads what was stored");
             }
-            let context = BLOCK_SIZE..BLOCK_SIZE + sequence.context_len as usize;
-            assert!(self.cache[context].iter().all(Option::is_some), "attention reads what was stored");
             logits.clear();
             for row in &batch.logits_rows {
                 let next = (batch.tokens[*row as usize] as usize + 1) % VOCABULARY;
@@ -315,7 +407,15 @@ mod tests {
     }
 
     fn workload(prompt_tokens: usize, output_tokens: usize) -> Workload {
-        Workload { prompt_tokens, output_tokens, warmup: 1, repetitions: 2, seed: 7, cache_groups: 1 }
+        Workload {
+            prompt_tokens,
+            output_tokens,
+            batch: 1,
+            warmup: 1,
+            repetitions: 2,
+            seed: 7,
+            cache_groups: 1,
+        }
     }
 
     fn run(device: &mut FakeDevice, workload: &Workload, phase: Phase) -> Result<Rate, DeviceError> {
@@ -353,6 +453,20 @@ mod tests {
             assert_eq!(seen, expected);
         }
         assert_eq!(device.batches.len(), 1 + 3 * 30);
+    }
+
+    #[test]
+    fn requests_of_a_batch_are_prefilled_one_by_one_and_decoded_together() {
+        let workload = Workload { batch: 3, ..workload(20, 5) };
+        let mut device = FakeDevice::new(&workload);
+        let rate = run(&mut device, &workload, Phase::Decode).unwrap();
+        assert_eq!(rate.tokens, 15);
+        let rows: Vec<usize> = device.batches.iter().map(|batch| batch.sequences.len()).collect();
+        assert_eq!(rows, [vec![1; 3], vec![3; 15]].concat());
+        let prompts: Vec<_> = device.batches[..3].iter().map(|batch| batch.tokens.clone()).collect();
+        assert!(prompts[0] != prompts[1] && prompts[1] != prompts[2]);
+        let next = |prompt: &Vec<u32>| (prompt[19] + 1) % VOCABULARY as u32;
+        assert_eq!(device.batches[3].tokens, prompts.iter().map(next).collect::<Vec<u32>>());
     }
 
     #[test]

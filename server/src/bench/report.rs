@@ -1,11 +1,13 @@
 //! Results of `limpid bench` as text for people and as JSON for programs. Pure.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
 use limpid_engine::device::DeviceInfo;
 use serde::Serialize;
 
 use super::device::{Phase, Rate};
+use super::kernels::{PeakRates, StepKernels};
 use super::serve::{Load, LoadResult};
 use super::stats::Summary;
 
@@ -43,6 +45,18 @@ impl Setting {
             backend: device.backend.clone(),
         }
     }
+
+    fn text(&self) -> String {
+        format!(
+            "model    {} ({}, {:.1} MB of weights)\ndevice   {} ({}, {})\n",
+            self.model,
+            self.architecture,
+            self.weight_bytes as f64 / 1e6,
+            self.device,
+            self.device_name,
+            self.backend,
+        )
+    }
 }
 
 /// Result of `bench`, `bench prefill` and `bench decode`.
@@ -50,14 +64,20 @@ impl Setting {
 pub(super) struct RateReport {
     /// Where.
     pub(super) setting: Setting,
+    /// The model's file; not in the table.
+    pub(super) model_file: PathBuf,
     /// Prompt length in tokens; decode starts after it.
     pub(super) prompt_tokens: usize,
+    /// Requests that are decoded together.
+    pub(super) batch: usize,
     /// Measured passes.
     pub(super) repetitions: usize,
     /// Passes before them.
     pub(super) warmup: usize,
-    /// Draws the prompt.
+    /// Draws the prompts.
     pub(super) seed: u64,
+    /// The prompts, as tokens; not in the table.
+    pub(super) prompts: Vec<Vec<u32>>,
     /// One per phase.
     pub(super) results: Vec<Rate>,
 }
@@ -65,16 +85,7 @@ pub(super) struct RateReport {
 impl RateReport {
     /// The table.
     pub(super) fn text(&self) -> String {
-        let setting = &self.setting;
-        let mut text = format!(
-            "model    {} ({}, {:.1} MB of weights)\ndevice   {} ({}, {})\n\n",
-            setting.model,
-            setting.architecture,
-            setting.weight_bytes as f64 / 1e6,
-            setting.device,
-            setting.device_name,
-            setting.backend,
-        );
+        let mut text = self.setting.text() + "\n";
         text.push_str("          tokens   tokens/s        min        max   forward\n");
         for rate in &self.results {
             let phase = match rate.phase {
@@ -90,9 +101,65 @@ impl RateReport {
         }
         let _ = write!(
             text,
-            "\nMedian of {} passes after {} to warm up; decode follows a prompt of {} tokens; forward is the\n\
-             device's own time for the forward passes, as a share of the whole.\n",
-            self.repetitions, self.warmup, self.prompt_tokens,
+            "\nMedian of {} passes after {} to warm up; batch of {}; decode follows prompts of {} tokens; forward is\n\
+             the device's own time for the forward passes, as a share of the whole.\n",
+            self.repetitions, self.warmup, self.batch, self.prompt_tokens,
+        );
+        text
+    }
+}
+
+/// Result of `bench kernels`.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct KernelReport {
+    /// Where.
+    pub(super) setting: Setting,
+    /// Steps of each kind.
+    pub(super) repetitions: usize,
+    /// Draws the prompts.
+    pub(super) seed: u64,
+    /// What the device can do at most.
+    pub(super) peak: PeakRates,
+    /// The steps.
+    pub(super) steps: Vec<StepKernels>,
+}
+
+impl KernelReport {
+    /// The tables.
+    pub(super) fn text(&self) -> String {
+        let PeakRates { bytes_per_second, flops_per_second } = self.peak;
+        let mut text = self.setting.text();
+        let _ = writeln!(
+            text,
+            "peak     {:.1} GB/s read, {:.1} GFLOP/s, measured",
+            bytes_per_second / 1e9,
+            flops_per_second / 1e9
+        );
+        for StepKernels { step, forward, ops } in &self.steps {
+            let _ = writeln!(text, "\n{step}: {:.3} ms forward", forward.p50 * 1e3);
+            text.push_str("op                                count        ms       min       max      GB/s  of peak   GFLOP/s  of peak\n");
+            for op in ops {
+                let Summary { p50, min, max, .. } = op.seconds;
+                let _ = writeln!(
+                    text,
+                    "{:32} {:>6} {:>9.3} {:>9.3} {:>9.3} {:>9.2} {:>6.1} % {:>9.2} {:>6.1} %",
+                    op.name,
+                    op.count,
+                    p50 * 1e3,
+                    min * 1e3,
+                    max * 1e3,
+                    op.bytes_per_second / 1e9,
+                    op.bytes_per_second / bytes_per_second * 100.0,
+                    op.flops_per_second / 1e9,
+                    op.flops_per_second / flops_per_second * 100.0,
+                );
+            }
+        }
+        let _ = write!(
+            text,
+            "\nMedian of {} steps, each op with all layers together, by the device's own clock; bytes are weights as\n\
+             stored, activations and cache once each.\n",
+            self.repetitions
         );
         text
     }
@@ -153,7 +220,16 @@ mod tests {
     use super::*;
 
     fn summary(value: f64) -> Summary {
-        Summary { count: 2, mean: value, min: value, p50: value, p90: value, p99: value, max: value }
+        Summary {
+            count: 2,
+            mean: value,
+            deviation: 0.0,
+            min: value,
+            p50: value,
+            p90: value,
+            p99: value,
+            max: value,
+        }
     }
 
     fn rates() -> RateReport {
@@ -172,10 +248,13 @@ mod tests {
                 device_name: "Some CPU".to_owned(),
                 backend: "rust".to_owned(),
             },
+            model_file: PathBuf::from("smol.gguf"),
             prompt_tokens: 512,
+            batch: 1,
             repetitions: 5,
             warmup: 1,
             seed: 0,
+            prompts: vec![vec![1, 2]],
             results: vec![
                 rate(Phase::Prefill, 512, 812.34, Some(0.987)),
                 rate(Phase::Decode, 128, 48.2, None),
@@ -193,8 +272,8 @@ device   cpu (Some CPU, rust)
 prefill      512      812.3      812.3      812.3    98.7 %
 decode       128       48.2       48.2       48.2         -
 
-Median of 5 passes after 1 to warm up; decode follows a prompt of 512 tokens; forward is the
-device's own time for the forward passes, as a share of the whole.
+Median of 5 passes after 1 to warm up; batch of 1; decode follows prompts of 512 tokens; forward is
+the device's own time for the forward passes, as a share of the whole.
 ";
         assert_eq!(rates().text(), expected);
     }

@@ -10,11 +10,11 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
-use super::paired::{self, Cost};
+use super::paired::{self, Cost, process_value};
 use super::serve::{Load, run_load};
 use super::server_process::ServerProcess;
 use super::stats::Summary;
-use super::telemetry::resident_bytes;
+use super::telemetry::RESIDENT_MEMORY;
 use crate::client::Client;
 
 /// The comparison.
@@ -77,13 +77,15 @@ pub(super) async fn compare(
 
     let every = Duration::from_secs_f64(1.0 / scrapes_per_second);
     let mut times = Vec::new();
-    let cost = paired::compare(pairs, async |scraped| {
+    let cost = paired::compare(pairs, &load, async |scraped, load| {
+        // Both runs of a pair go to this one server, whose prefix cache would know the second.
+        let load = &Load { seed: load.seed.wrapping_mul(2).wrapping_add(u64::from(scraped)), ..load.clone() };
         if !scraped {
-            return run_load(&client, &load, bar).await;
+            return paired::run(&client, load, bar).await;
         }
         let (stop, stopped) = oneshot::channel();
         let scraper = tokio::spawn(scrape_until(client.clone(), every, stopped));
-        let result = run_load(&client, &load, bar).await;
+        let result = paired::run(&client, load, bar).await;
         // The scraper may have ended with an error, which its result tells.
         let _ = stop.send(());
         times.extend(scraper.await.context("the scraper panicked")??);
@@ -91,7 +93,7 @@ pub(super) async fn compare(
     });
     let cost = cost.await?;
 
-    let before = resident_bytes(&client.get_text("/metrics").await?)?;
+    let before = process_value(&client.get_text("/metrics").await?, RESIDENT_MEMORY)?;
     let mut last = String::new();
     for _ in 0..idle_scrapes.max(1) {
         last = client.get_text("/metrics").await?;
@@ -103,7 +105,7 @@ pub(super) async fn compare(
         scrape_seconds: Summary::of(times).context("not one scrape fell into the load: make it longer")?,
         scrape_bytes: last.len(),
         idle_scrapes,
-        resident_bytes: (before, resident_bytes(&last)?),
+        resident_bytes: (before, process_value(&last, RESIDENT_MEMORY)?),
     })
 }
 

@@ -154,7 +154,8 @@ pub(super) async fn run_load(
     Ok(result)
 }
 
-async fn token_pool(client: &Client, model: &str) -> anyhow::Result<Vec<u64>> {
+/// Token ids to draw prompts from: those of a passage, as the server tokenises it.
+pub(super) async fn token_pool(client: &Client, model: &str) -> anyhow::Result<Vec<u64>> {
     let body = json!({ "model": model, "prompt": PASSAGE, "add_special_tokens": false });
     let answer = client.post("/tokenize", &body).await?;
     let ids: Vec<u64> = answer["tokens"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
@@ -164,13 +165,17 @@ async fn token_pool(client: &Client, model: &str) -> anyhow::Result<Vec<u64>> {
     }
 }
 
-/// Request number `number`: the same for the same load, whoever sends it.
-fn request(load: &Load, model: &str, pool: &[u64], number: usize) -> Value {
+/// What request number `number` asks for: the same for the same load, whoever sends it.
+pub(super) fn draw(load: &Load, pool: &[u64], number: usize) -> (Vec<u64>, usize) {
     let mut random = ChaCha8Rng::seed_from_u64(load.seed);
     random.set_stream(number as u64);
     let prompt_tokens = random.random_range(load.prompt_tokens.range());
     let output_tokens = random.random_range(load.output_tokens.range());
-    let prompt: Vec<u64> = (0..prompt_tokens).map(|_| pool[random.random_range(0..pool.len())]).collect();
+    ((0..prompt_tokens).map(|_| pool[random.random_range(0..pool.len())]).collect(), output_tokens)
+}
+
+fn request(load: &Load, model: &str, pool: &[u64], number: usize) -> Value {
+    let (prompt, output_tokens) = draw(load, pool, number);
     let mut body = json!({
         "model": model,
         "prompt": prompt,

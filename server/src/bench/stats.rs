@@ -9,6 +9,8 @@ pub(super) struct Summary {
     pub(super) count: usize,
     /// Arithmetic mean.
     pub(super) mean: f64,
+    /// Standard deviation of the sample; 0 of a single measurement.
+    pub(super) deviation: f64,
     /// Least.
     pub(super) min: f64,
     /// Median.
@@ -27,9 +29,12 @@ impl Summary {
         let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let mean = sorted.iter().sum::<f64>() / sorted.len() as f64;
+        let squares: f64 = sorted.iter().map(|value| (value - mean).powi(2)).sum();
         Some(Summary {
             count: sorted.len(),
-            mean: sorted.iter().sum::<f64>() / sorted.len() as f64,
+            mean,
+            deviation: (squares / (sorted.len() - 1).max(1) as f64).sqrt(),
             min,
             p50: percentile(&sorted, 0.5),
             p90: percentile(&sorted, 0.9),
@@ -56,7 +61,16 @@ mod tests {
     #[test]
     fn percentiles_are_interpolated_between_neighbours() {
         let summary = Summary::of((0..=10).rev().map(f64::from)).unwrap();
-        let expected = Summary { count: 11, mean: 5.0, min: 0.0, p50: 5.0, p90: 9.0, p99: 9.9, max: 10.0 };
+        let expected = Summary {
+            count: 11,
+            mean: 5.0,
+            deviation: 11f64.sqrt(),
+            min: 0.0,
+            p50: 5.0,
+            p90: 9.0,
+            p99: 9.9,
+            max: 10.0,
+        };
         assert!((summary.p99 - expected.p99).abs() < 1e-12);
         assert_eq!(Summary { p99: 9.9, ..summary }, expected);
         assert_eq!(Summary::of([1.0, 2.0]).unwrap().p50, 1.5);

@@ -2,19 +2,20 @@
 //!
 //! Both are processes of this binary, idle while the other one works. The collector is part of this process.
 
-use std::path::PathBuf;
+use std::path::Path;
 
-use anyhow::Context;
 use indicatif::ProgressBar;
 use limpid_engine::device::DeviceChoice;
-use limpid_engine::gguf::fixture::{TinyLlama, write_tiny_llama};
 use serde::Serialize;
 
 use super::collector::{Behaviour, Collector};
-use super::paired::{self, Cost};
+use super::paired::{self, Cost, process_value};
 use super::serve::{Load, run_load};
 use super::server_process::ServerProcess;
 use crate::client::Client;
+
+/// Family of the server's resident memory in bytes.
+pub(super) const RESIDENT_MEMORY: &str = "process_resident_memory_bytes";
 
 /// The comparison.
 #[derive(Clone, Debug, Serialize)]
@@ -57,26 +58,17 @@ impl TelemetryReport {
     }
 }
 
-/// Measures `pairs` pairs on the model in `path`, or on a tiny one of its own.
+/// Measures `pairs` pairs on the model in `path`.
 pub(super) async fn compare(
-    path: Option<PathBuf>,
+    path: &Path,
     device: DeviceChoice,
     load: Load,
     behaviour: Behaviour,
     pairs: usize,
     bar: &ProgressBar,
 ) -> anyhow::Result<TelemetryReport> {
-    let folder = tempfile::tempdir().context("no temporary folder can be made")?;
-    let path = match path {
-        Some(path) => path,
-        None => {
-            let path = folder.path().join("tiny.gguf");
-            write_tiny_llama(&path, &TinyLlama { context_length: 4096, ..TinyLlama::default() })?;
-            path
-        }
-    };
     let collector = Collector::start(behaviour).await?;
-    let off = ServerProcess::start(&path, device, &[], &[]).await?;
+    let off = ServerProcess::start(path, device, &[], &[]).await?;
     let endpoint = format!("http://{}", collector.address);
     let environment = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
@@ -86,15 +78,15 @@ pub(super) async fn compare(
         // Runs are short, and what is exported after one costs it nothing.
         ("OTEL_BSP_SCHEDULE_DELAY", "1000"),
     ];
-    let on = ServerProcess::start(&path, device, &["--collect-detailed-traces", "all"], &environment).await?;
+    let on = ServerProcess::start(path, device, &["--collect-detailed-traces", "all"], &environment).await?;
     let (with, without) = (Client::new(&on.url, None)?, Client::new(&off.url, None)?);
     // The first load finds untouched memory in both servers.
     for client in [&without, &with] {
         run_load(client, &load, bar).await?;
     }
     let before = with.get_text("/metrics").await?;
-    let cost = paired::compare(pairs, async |is_on| {
-        run_load(if is_on { &with } else { &without }, &load, bar).await
+    let cost = paired::compare(pairs, &load, async |is_on, load| {
+        paired::run(if is_on { &with } else { &without }, load, bar).await
     });
     let cost = cost.await?;
     let after = with.get_text("/metrics").await?;
@@ -110,15 +102,6 @@ pub(super) async fn compare(
             .filter(|line| line.starts_with("limpid_otlp_exporter_"))
             .map(str::to_owned)
             .collect(),
-        resident_bytes: (resident_bytes(&before)?, resident_bytes(&after)?),
+        resident_bytes: (process_value(&before, RESIDENT_MEMORY)?, process_value(&after, RESIDENT_MEMORY)?),
     })
-}
-
-/// The server's resident memory in bytes, as its scrape has it.
-pub(super) fn resident_bytes(scrape: &str) -> anyhow::Result<f64> {
-    scrape
-        .lines()
-        .find_map(|line| line.strip_prefix("process_resident_memory_bytes "))
-        .and_then(|value| value.trim().parse().ok())
-        .context("the scrape has no process_resident_memory_bytes")
 }

@@ -1,105 +1,57 @@
-//! Between the HTTP tasks and the engine thread: one task that turns the engine's steps into text.
+//! Between the HTTP tasks and the engine threads: a task for each engine that turns its steps into text.
 //!
-//! An HTTP task opens a request with [`Frontend::open`] and reads [`Delta`]s from the returned
-//! [`Generation`]. The task behind it (`pump`) owns every open request: it detokenises, looks for stop
-//! strings, accounts (telemetry) and hands the deltas on. Rendering them as JSON is the API's business;
-//! choosing tokens is the engine's.
+//! An HTTP task opens a request with [`Frontend::open`], which chooses an engine for it ([`routing`]), and reads
+//! [`Delta`]s from the returned [`Generation`]. The engine's task (`pump`) owns every request that is open there:
+//! it detokenises, looks for stop strings, accounts (telemetry) and hands the deltas on. Rendering them as JSON is
+//! the API's business; choosing tokens is the engine's.
 //!
-//! A request may have several choices. Each is a request of the engine with its own telemetry guard; they come
+//! A request may have several choices. Each is a request of the same engine with its own telemetry guard; they come
 //! back through one [`Generation`], each delta with the index of its choice.
 //!
-//! Everything reaches the task through one channel of [`Event`]s, so an opening always comes before the
+//! Everything reaches an engine's task through one channel of [`Event`]s, so an opening always comes before the
 //! steps that answer it, and neither side ever waits for the other: a slow reader's deltas queue up in its
 //! own channel, bounded by its `max_tokens`.
 //!
 //! Invariant: an opened request ends exactly once, whatever happens: by its last output, by a stop string,
-//! by the engine's answer to an abort (a [`Generation`] that is dropped asks for one), or, when the engine
+//! by the engine's answer to an abort (a [`Generation`] that is dropped asks for one), or, when its engine
 //! is gone, as an error. Only then is its telemetry guard closed.
 
 mod admission;
+mod control;
 mod decoder;
+mod engine;
+mod heartbeat;
 mod pump;
+mod routing;
 mod stop;
 mod text;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use limpid_engine::engine::{EngineHandle, PauseMode, Reply, SleepLevel, SleepReply};
 use limpid_engine::request::{EngineRequest, RequestId, SamplingParams, Siblings, StepOutput};
-use limpid_telemetry::observation::{FinishReason, SleepState};
+use limpid_telemetry::observation::FinishReason;
 use limpid_telemetry::{
     HttpSpan, ModelTelemetry, Operation, RequestGuard, RequestOutcome, RequestParams, RequestStarted,
 };
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 pub use admission::{AdmissionLimits, NotAdmitted};
 pub use decoder::{Logprob, TokenLogprob};
+pub use engine::Engine;
 pub use text::TextModel;
 
 use admission::{Admission, Ticket};
 use decoder::Decoder;
+use heartbeat::Heartbeat;
+use routing::{Load, Place, Router};
 
 /// `error.type` of a request that the engine gave up.
 pub(crate) const ENGINE_ERROR: &str = "engine_error";
 /// `error.type` of a request whose engine is gone.
 pub(crate) const ENGINE_GONE: &str = "engine_unavailable";
-
-/// What the frontend needs of an engine.
-pub trait Engine: Send + Sync {
-    /// Hands a request over. `false` if the engine has ended.
-    fn submit(&self, request: EngineRequest) -> bool;
-    /// Asks for a request's end; an unknown or finished one is ignored.
-    fn abort(&self, id: RequestId);
-    /// Forgets every cached prefix; with `preempt` even if requests run.
-    fn reset_prefix_cache(&self, preempt: bool, done: Reply);
-    /// Stands still and gives up what `level` says, as soon as `mode` allows it.
-    fn sleep(&self, level: SleepLevel, mode: PauseMode, done: SleepReply);
-    /// Goes on.
-    fn wake_up(&self, done: SleepReply);
-    /// Whether it sleeps.
-    fn is_sleeping(&self) -> bool;
-    /// Whether it can serve requests: it runs, and its device was not lost.
-    fn is_healthy(&self) -> bool;
-    /// Aborts everything, reports it and ends. Blocks until it has.
-    fn shutdown(&self);
-}
-
-impl Engine for EngineHandle {
-    fn submit(&self, request: EngineRequest) -> bool {
-        EngineHandle::submit(self, request)
-    }
-
-    fn abort(&self, id: RequestId) {
-        EngineHandle::abort(self, id);
-    }
-
-    fn reset_prefix_cache(&self, preempt: bool, done: Reply) {
-        EngineHandle::reset_prefix_cache(self, preempt, done);
-    }
-
-    fn sleep(&self, level: SleepLevel, mode: PauseMode, done: SleepReply) {
-        EngineHandle::sleep(self, level, mode, done);
-    }
-
-    fn wake_up(&self, done: SleepReply) {
-        EngineHandle::wake_up(self, done);
-    }
-
-    fn is_sleeping(&self) -> bool {
-        EngineHandle::is_sleeping(self)
-    }
-
-    fn is_healthy(&self) -> bool {
-        EngineHandle::healthy(self)
-    }
-
-    fn shutdown(&self) {
-        EngineHandle::shutdown(self);
-    }
-}
 
 /// Everything that the frontend's task reacts to.
 #[expect(
@@ -137,7 +89,7 @@ impl Drop for StepSink {
     }
 }
 
-/// The events of a frontend that is not running yet.
+/// The events of an engine whose frontend is not running yet.
 pub struct Events {
     sender: mpsc::UnboundedSender<Event>,
     receiver: mpsc::UnboundedReceiver<Event>,
@@ -147,6 +99,16 @@ pub struct Events {
 pub fn channel() -> (StepSink, Events) {
     let (sender, receiver) = mpsc::unbounded_channel();
     (StepSink { events: sender.clone() }, Events { sender, receiver })
+}
+
+/// An engine that runs, for a frontend that does not yet.
+pub struct EngineParts {
+    /// The engine.
+    pub engine: Arc<dyn Engine>,
+    /// What it says.
+    pub events: Events,
+    /// Where what it does is recorded.
+    pub telemetry: ModelTelemetry,
 }
 
 /// A request as the API has parsed and tokenised it.
@@ -173,6 +135,8 @@ pub struct NewRequest {
     pub priority: i32,
     /// Keeps the prefix caches of different callers apart.
     pub cache_salt: Option<Arc<str>>,
+    /// The engine to use, by its index; `None` leaves the choice open.
+    pub data_parallel_rank: Option<usize>,
     /// What the client set, for the trace.
     pub recorded: RequestParams,
 }
@@ -188,6 +152,15 @@ pub struct Delta {
     pub logprobs: Vec<TokenLogprob>,
     /// Set on the last delta.
     pub finish: Option<Finish>,
+}
+
+impl Delta {
+    /// Takes in the piece of the same choice that comes right behind this one, which is not the last.
+    fn append(&mut self, next: Delta) {
+        self.text.push_str(&next.text);
+        self.logprobs.extend(next.logprobs);
+        self.finish = next.finish;
+    }
 }
 
 /// How an answer ended.
@@ -245,6 +218,7 @@ struct OpenRequest {
     index: u32,
     guard: RequestGuard,
     ticket: Ticket,
+    place: Place,
     decoder: Decoder,
     usage: Usage,
     cumulative_logprob: f64,
@@ -255,7 +229,7 @@ struct OpenRequest {
 impl OpenRequest {
     /// Closes the books first and answers then, so that whoever has the answer finds it counted.
     fn end(self, now: Instant, error_type: Option<&'static str>, last: Delta) {
-        drop(self.ticket);
+        drop((self.ticket, self.place));
         if let Some(finish) = &last.finish {
             self.guard.finish(RequestOutcome { now, reason: finish.reason, error_type });
         }
@@ -278,62 +252,91 @@ impl OpenRequest {
     }
 }
 
-/// Handle to a running frontend. Cheap to clone.
-#[derive(Clone)]
-pub struct Frontend {
+/// An engine as the frontend sees it.
+struct Lane {
     engine: Arc<dyn Engine>,
     telemetry: ModelTelemetry,
     events: mpsc::UnboundedSender<Event>,
+    /// Whether its task runs, and its thread.
+    alive: Arc<AtomicBool>,
+    load: Arc<Load>,
+    heartbeat: Arc<Heartbeat>,
+}
+
+/// Handle to a running frontend. Cheap to clone.
+#[derive(Clone)]
+pub struct Frontend {
+    /// At least one.
+    lanes: Arc<[Lane]>,
+    router: Arc<Router>,
     admission: Arc<Admission>,
     next_id: Arc<AtomicU64>,
-    alive: Arc<AtomicBool>,
     num_open: watch::Receiver<usize>,
+    /// How long an engine with open requests may make no step.
+    iteration_timeout: Duration,
 }
 
 impl Frontend {
-    /// Starts the task. It ends after the engine does.
+    /// Starts a task for each engine. It ends after its engine does. `prefix_block_size` are the tokens in a block
+    /// of the prefix caches; `None` if there are none. An engine with open requests that makes no step for
+    /// `iteration_timeout` counts as stalled.
+    ///
+    /// # Panics
+    /// Without an engine.
     pub fn start(
-        events: Events,
-        engine: Arc<dyn Engine>,
-        telemetry: ModelTelemetry,
-        text: Arc<dyn TextModel>,
+        engines: Vec<EngineParts>,
+        text: &Arc<dyn TextModel>,
         limits: AdmissionLimits,
-    ) -> (Frontend, JoinHandle<()>) {
-        let alive = Arc::new(AtomicBool::new(true));
+        prefix_block_size: Option<usize>,
+        iteration_timeout: Duration,
+    ) -> (Frontend, Vec<JoinHandle<()>>) {
+        assert!(!engines.is_empty(), "somebody has to compute");
         let (num_open_sender, num_open) = watch::channel(0);
-        let pump = pump::Pump::new(
-            Arc::clone(&engine),
-            telemetry.clone(),
-            text,
-            Arc::clone(&alive),
-            num_open_sender,
-        );
-        let task = tokio::spawn(pump.run(events.receiver));
+        let num_open_sender = Arc::new(num_open_sender);
+        let mut tasks = Vec::new();
+        let lane = |EngineParts { engine, events, telemetry }| {
+            let lane = Lane {
+                engine,
+                telemetry,
+                events: events.sender,
+                alive: Arc::new(AtomicBool::new(true)),
+                load: Arc::default(),
+                heartbeat: Arc::new(Heartbeat::new()),
+            };
+            let pump = pump::Pump::new(&lane, Arc::clone(text), Arc::clone(&num_open_sender));
+            tasks.push(tokio::spawn(pump.run(events.receiver)));
+            lane
+        };
         let frontend = Frontend {
-            engine,
-            telemetry,
-            events: events.sender,
+            lanes: engines.into_iter().map(lane).collect(),
+            router: Arc::new(Router::new(prefix_block_size)),
             admission: Arc::new(Admission::new(limits)),
             next_id: Arc::new(AtomicU64::new(0)),
-            alive,
             num_open,
+            iteration_timeout,
         };
-        (frontend, task)
+        (frontend, tasks)
     }
 
-    /// Hands a request to the engine, choice by choice. If the engine is gone, the answer is one delta per
+    /// Hands a request to an engine, choice by choice. If the engine is gone, the answer is one delta per
     /// choice that says so.
     ///
     /// # Errors
     /// The server is full. The refusal is counted, and nothing else of the request is.
+    ///
+    /// # Panics
+    /// If [`NewRequest::data_parallel_rank`] is the index of no engine.
     pub fn open(&self, request: NewRequest) -> Result<Generation, NotAdmitted> {
-        let NewRequest { prompt, sampling, num_choices, .. } = request;
+        let num_choices = request.num_choices;
         let tickets = self
             .admission
-            .admit(num_choices, prompt.len())
-            .inspect_err(|refused| self.telemetry.admission_rejected(refused.limit))?;
+            .admit(num_choices, request.prompt.len())
+            // The door is in front of all engines, and the counter knows none.
+            .inspect_err(|refused| self.lanes[0].telemetry.admission_rejected(refused.limit))?;
+        let (lane, places) = self.assign(&request, num_choices);
         let first_id = self.next_id.fetch_add(num_choices as u64, Ordering::Relaxed);
-        let guards = self.telemetry.choices(
+        let NewRequest { prompt, sampling, .. } = request;
+        let guards = lane.telemetry.choices(
             request.http_span,
             RequestStarted {
                 arrival: request.arrival,
@@ -350,22 +353,25 @@ impl Frontend {
         let generation = Generation {
             open: (0..).zip(ids.clone()).take(num_choices).collect(),
             deltas: receiver,
-            engine: Arc::clone(&self.engine),
+            ahead: None,
+            engine: Arc::clone(&lane.engine),
         };
         let mut opened = true;
-        for ((index, id), (guard, ticket)) in (0..).zip(ids).zip(guards.into_iter().zip(tickets)) {
+        let held = guards.into_iter().zip(tickets).zip(places);
+        for ((index, id), ((guard, ticket), place)) in (0..).zip(ids).zip(held) {
             let open = OpenRequest {
                 id,
                 index,
                 guard,
                 ticket,
+                place,
                 decoder: Decoder::new(&sampling, request.stop.clone(), request.skip_special_tokens),
                 usage: Usage { prompt_tokens: prompt.len(), ..Usage::default() },
                 cumulative_logprob: 0.0,
                 was_scheduled: false,
                 deltas: sender.clone(),
             };
-            if let Err(mpsc::error::SendError(event)) = self.events.send(Event::Open(Box::new(open))) {
+            if let Err(mpsc::error::SendError(event)) = lane.events.send(Event::Open(Box::new(open))) {
                 opened = false;
                 if let Event::Open(open) = event {
                     open.engine_gone(Instant::now());
@@ -380,7 +386,7 @@ impl Frontend {
             let mut params = sampling.clone();
             params.seed = params.seed.map(|seed| seed.wrapping_add(u64::from(*index)));
             // A request that the engine does not take is ended by the task, which learns of the engine's end.
-            let _submitted = self.engine.submit(EngineRequest {
+            let _submitted = lane.engine.submit(EngineRequest {
                 id: *id,
                 prompt: Arc::clone(&prompt),
                 params,
@@ -393,64 +399,12 @@ impl Frontend {
         Ok(generation)
     }
 
-    /// Forgets every cached prefix; `Some(false)` if a request holds a block of the cache and `preempt` is not
-    /// set, `None` if the engine is gone.
-    pub async fn reset_prefix_cache(&self, preempt: bool) -> Option<bool> {
-        let (answer, answered) = oneshot::channel();
-        let done = move |reset| {
-            // Whoever asked may have left.
-            let _ = answer.send(reset);
-        };
-        self.engine.reset_prefix_cache(preempt, Box::new(done));
-        answered.await.ok()
-    }
-
-    /// Sends the engine to sleep and returns once it sleeps; `None` if the engine is gone.
-    pub async fn sleep(&self, level: SleepLevel, mode: PauseMode) -> Option<Result<(), Arc<str>>> {
-        let state = match level {
-            SleepLevel::Pause => SleepState::Paused,
-            SleepLevel::Offload => SleepState::WeightsOffloaded,
-            SleepLevel::Discard => SleepState::DiscardAll,
-        };
-        self.change_sleep(state, |done| self.engine.sleep(level, mode, done)).await
-    }
-
-    /// Wakes the engine up and returns once it is awake; `None` if the engine is gone.
-    pub async fn wake_up(&self) -> Option<Result<(), Arc<str>>> {
-        self.change_sleep(SleepState::Awake, |done| self.engine.wake_up(done)).await
-    }
-
-    /// Whether the engine sleeps.
-    pub fn is_sleeping(&self) -> bool {
-        self.engine.is_sleeping()
-    }
-
-    async fn change_sleep(
-        &self,
-        state: SleepState,
-        ask: impl FnOnce(SleepReply),
-    ) -> Option<Result<(), Arc<str>>> {
-        let (answer, answered) = oneshot::channel();
-        let telemetry = self.telemetry.clone();
-        let done = move |result: Result<(), Arc<str>>| {
-            if result.is_ok() {
-                telemetry.sleep_state_changed(state);
-            }
-            // Whoever asked may have left.
-            let _ = answer.send(result);
-        };
-        ask(Box::new(done));
-        answered.await.ok()
-    }
-
-    /// Whether requests can be answered: the frontend's task runs and the engine is well.
-    pub fn is_healthy(&self) -> bool {
-        self.alive.load(Ordering::Acquire) && self.engine.is_healthy()
-    }
-
     /// Asks for the end of every open request.
     pub fn abort_all(&self) {
-        let _ = self.events.send(Event::AbortAll);
+        for lane in &*self.lanes {
+            // The task of an engine that is gone has nothing open.
+            let _ = lane.events.send(Event::AbortAll);
+        }
     }
 
     /// Requests that are open.
@@ -464,11 +418,6 @@ impl Frontend {
         // An error means that the task has ended, and with it every request.
         let _ = num_open.wait_for(|num_open| *num_open == 0).await;
     }
-
-    /// Ends the engine, whose last outputs end what is open; the frontend's task ends after it. Blocks.
-    pub fn shutdown(&self) {
-        self.engine.shutdown();
-    }
 }
 
 /// The answer to one request, piece by piece. Dropping it before the last piece aborts what is still open of the
@@ -477,20 +426,44 @@ pub struct Generation {
     /// Index and id of the choices that have not ended.
     open: Vec<(u32, RequestId)>,
     deltas: mpsc::UnboundedReceiver<Delta>,
+    /// A piece that was read together with one of another choice.
+    ahead: Option<Delta>,
     engine: Arc<dyn Engine>,
 }
 
 impl Generation {
     /// The next piece of any choice; `None` after the last one of the last choice, or if the frontend's task
-    /// failed before it.
-    pub async fn next(&mut self) -> Option<Delta> {
-        let delta = self.deltas.recv().await;
-        match &delta {
-            Some(delta) if delta.finish.is_none() => {}
-            Some(delta) => self.open.retain(|(index, _)| *index != delta.index),
-            None => self.open.clear(),
+    /// failed before it. Pieces of one choice that have piled up because the client reads more slowly than the
+    /// engine writes are one, as in vLLM, and so are those that come before `collect_until`; the last piece of a
+    /// choice waits for nothing.
+    pub async fn next(&mut self, collect_until: Instant) -> Option<Delta> {
+        let next = match self.ahead.take() {
+            Some(delta) => Some(delta),
+            None => self.deltas.recv().await,
+        };
+        let Some(mut delta) = next else {
+            self.open.clear();
+            return None;
+        };
+        while delta.finish.is_none() {
+            let more = match self.deltas.try_recv() {
+                Ok(more) => more,
+                Err(_) if Instant::now() >= collect_until => break,
+                Err(_) => match tokio::time::timeout_at(collect_until.into(), self.deltas.recv()).await {
+                    Ok(Some(more)) => more,
+                    Ok(None) | Err(_) => break,
+                },
+            };
+            if more.index != delta.index {
+                self.ahead = Some(more);
+                break;
+            }
+            delta.append(more);
         }
-        delta
+        if delta.finish.is_some() {
+            self.open.retain(|(index, _)| *index != delta.index);
+        }
+        Some(delta)
     }
 
     /// Whether every choice has ended.

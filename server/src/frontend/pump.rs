@@ -1,4 +1,4 @@
-//! The frontend's task: the owner of every open request.
+//! The frontend's task for one engine: the owner of every request that is open there.
 //!
 //! [`Pump::handle`] takes one event in and is synchronous, so tests drive it without a runtime or an engine.
 
@@ -11,27 +11,37 @@ use limpid_engine::request::{FinishReason, RequestEventKind, RequestId, RequestO
 use limpid_telemetry::{ModelTelemetry, RequestProgress};
 use tokio::sync::{mpsc, watch};
 
-use super::{Delta, ENGINE_ERROR, Engine, Event, Finish, OpenRequest, TextModel};
+use super::heartbeat::Heartbeat;
+use super::{Delta, ENGINE_ERROR, Engine, Event, Finish, Lane, Load, OpenRequest, TextModel};
 
 pub(super) struct Pump {
     engine: Arc<dyn Engine>,
     telemetry: ModelTelemetry,
     text: Arc<dyn TextModel>,
     alive: Arc<AtomicBool>,
+    load: Arc<Load>,
+    heartbeat: Arc<Heartbeat>,
     open: HashMap<RequestId, Box<OpenRequest>>,
-    num_open: watch::Sender<usize>,
+    /// Requests that are open in the whole frontend, and how many of them were counted for this task.
+    num_open: Arc<watch::Sender<usize>>,
+    num_counted: usize,
     engine_ended: bool,
 }
 
 impl Pump {
-    pub(super) fn new(
-        engine: Arc<dyn Engine>,
-        telemetry: ModelTelemetry,
-        text: Arc<dyn TextModel>,
-        alive: Arc<AtomicBool>,
-        num_open: watch::Sender<usize>,
-    ) -> Pump {
-        Pump { engine, telemetry, text, alive, open: HashMap::new(), num_open, engine_ended: false }
+    pub(super) fn new(lane: &Lane, text: Arc<dyn TextModel>, num_open: Arc<watch::Sender<usize>>) -> Pump {
+        Pump {
+            engine: Arc::clone(&lane.engine),
+            telemetry: lane.telemetry.clone(),
+            text,
+            alive: Arc::clone(&lane.alive),
+            load: Arc::clone(&lane.load),
+            heartbeat: Arc::clone(&lane.heartbeat),
+            open: HashMap::new(),
+            num_open,
+            num_counted: 0,
+            engine_ended: false,
+        }
     }
 
     /// Runs until the engine has ended and the last event is handled.
@@ -50,9 +60,15 @@ impl Pump {
         match event {
             Event::Open(request) if self.engine_ended => request.engine_gone(Instant::now()),
             Event::Open(request) => {
+                if self.open.is_empty() {
+                    self.heartbeat.beat();
+                }
                 self.open.insert(request.id, request);
             }
-            Event::Step(step) => self.step(step),
+            Event::Step(step) => {
+                self.heartbeat.beat();
+                self.step(step);
+            }
             Event::AbortAll => self.open.keys().for_each(|id| self.engine.abort(*id)),
             Event::EngineEnded => {
                 self.engine_ended = true;
@@ -61,8 +77,17 @@ impl Pump {
                 self.open.drain().for_each(|(_, request)| request.engine_gone(now));
             }
         }
-        self.num_open
-            .send_if_modified(|num_open| std::mem::replace(num_open, self.open.len()) != self.open.len());
+        self.count_open();
+    }
+
+    fn count_open(&mut self) {
+        if self.open.is_empty() {
+            self.heartbeat.idle();
+        }
+        let counted = std::mem::replace(&mut self.num_counted, self.open.len());
+        if counted != self.open.len() {
+            self.num_open.send_modify(|num_open| *num_open = *num_open + self.open.len() - counted);
+        }
     }
 
     fn step(&mut self, step: StepOutput) {
@@ -73,6 +98,7 @@ impl Pump {
             (trace.requests.iter().filter_map(guard).collect(), trace.detail)
         });
         self.telemetry.step_finished(&step.step);
+        self.load.set_running(step.step.scheduler.num_running);
         if !step.evicted.is_empty() {
             self.telemetry.blocks_evicted(&step.evicted);
         }
@@ -140,17 +166,26 @@ impl Pump {
 impl Drop for Pump {
     fn drop(&mut self) {
         self.alive.store(false, Ordering::Release);
+        self.open.clear();
+        self.count_open();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use limpid_engine::request::{RequestEvent, SampledToken, SamplingParams, StepFinished, StepTimes};
     use limpid_telemetry::Operation;
 
     use super::*;
-    use crate::frontend::{AdmissionLimits, Frontend, Generation, NewRequest, StepSink, channel};
+    use crate::frontend::{
+        AdmissionLimits, EngineParts, Frontend, Generation, NewRequest, StepSink, channel,
+    };
     use crate::testing::{ByteModel, RecordingEngine, telemetry};
+
+    /// How long the engine may make no step.
+    const PATIENCE: Duration = Duration::from_millis(20);
 
     struct World {
         engine: Arc<RecordingEngine>,
@@ -162,13 +197,10 @@ mod tests {
         fn new() -> World {
             let (sink, events) = channel();
             let engine = Arc::new(RecordingEngine::default());
-            let (frontend, _task) = Frontend::start(
-                events,
-                Arc::clone(&engine) as _,
-                telemetry().1,
-                Arc::new(ByteModel),
-                AdmissionLimits { max_num_queued_reqs: Some(3), max_num_queued_tokens: None },
-            );
+            let limits = AdmissionLimits { max_num_queued_reqs: Some(3), max_num_queued_tokens: None };
+            let parts = EngineParts { engine: Arc::clone(&engine) as _, events, telemetry: telemetry().1 };
+            let (frontend, _tasks) =
+                Frontend::start(vec![parts], &(Arc::new(ByteModel) as _), limits, None, PATIENCE);
             World { engine, frontend, sink: Some(sink) }
         }
 
@@ -190,6 +222,7 @@ mod tests {
                 skip_special_tokens: true,
                 priority: 0,
                 cache_salt: None,
+                data_parallel_rank: None,
                 recorded: Default::default(),
             }
         }
@@ -229,7 +262,7 @@ mod tests {
 
     async fn rest(generation: &mut Generation) -> (String, Option<Finish>) {
         let mut text = String::new();
-        while let Some(delta) = generation.next().await {
+        while let Some(delta) = generation.next(Instant::now()).await {
             text.push_str(&delta.text);
             if delta.finish.is_some() {
                 return (text, delta.finish);
@@ -255,6 +288,59 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn pieces_that_have_piled_up_are_read_as_one_and_none_waits_for_another() {
+        let world = World::new();
+        let mut generation = world.frontend.open(World::request(&[], 2)).expect("there is room");
+        let (first, second) = (generation.open[0].1, generation.open[1].1);
+        world.step(first, "a", None);
+        assert_eq!(
+            generation.next(Instant::now()).await.expect("a piece").text,
+            "a",
+            "it does not wait for more"
+        );
+        for (id, text, finish) in [
+            (first, "b", None),
+            (first, "c", None),
+            (second, "x", None),
+            (first, "d", None),
+            (first, "e", Some(FinishReason::Length)),
+            (second, "y", Some(FinishReason::Length)),
+        ] {
+            world.step(id, text, finish);
+        }
+        // The frontend's task has handled every step once its books are closed.
+        world.frontend.drained().await;
+        let mut seen = Vec::new();
+        while let Some(delta) = generation.next(Instant::now()).await {
+            seen.push((delta.index, delta.text, delta.finish.is_some()));
+        }
+        let piece = |index, text: &str, ends| (index, text.to_owned(), ends);
+        assert_eq!(
+            seen,
+            [piece(0, "bc", false), piece(1, "x", false), piece(0, "de", true), piece(1, "y", true)]
+        );
+        assert!(generation.is_finished());
+    }
+
+    #[tokio::test]
+    async fn pieces_are_collected_until_the_moment_or_the_last_one() {
+        let world = World::new();
+        let mut generation = world.frontend.open(World::request(&[], 1)).expect("there is room");
+        let id = generation.open[0].1;
+        let late = Instant::now() + Duration::from_secs(60);
+        world.step(id, "a", None);
+        let (collected, ()) = tokio::join!(generation.next(late), async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            world.step(id, "b", None);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            world.step(id, "c", Some(FinishReason::Length));
+        });
+        let collected = collected.expect("a piece");
+        assert_eq!((collected.text.as_str(), collected.finish.is_some()), ("abc", true));
+        assert!(Instant::now() < late, "the last piece waits for nothing");
+    }
+
+    #[tokio::test]
     async fn a_stop_string_ends_the_request_and_aborts_it_in_the_engine() {
         let world = World::new();
         let (id, mut generation) = world.open(&["END"]);
@@ -277,7 +363,7 @@ mod tests {
         assert_eq!(world.engine.aborted(), [id]);
         world.step(id, "", Some(FinishReason::Abort));
         world.frontend.drained().await;
-        assert!(world.frontend.is_healthy());
+        assert_eq!(world.frontend.failed_engine(), None);
     }
 
     #[tokio::test]
@@ -287,7 +373,7 @@ mod tests {
         world.sink.take();
         let finish = rest(&mut before).await.1.expect("finished");
         assert_eq!((finish.reason, finish.engine_gone), (FinishReason::Error, true));
-        assert!(!world.frontend.is_healthy());
+        assert_eq!(world.frontend.failed_engine(), Some(0));
         let (_, mut after) = world.open(&[]);
         assert_eq!(rest(&mut after).await.1.expect("finished").reason, FinishReason::Error);
     }
@@ -316,7 +402,7 @@ mod tests {
         world.step(ids[1], "b", None);
         let mut seen = Vec::new();
         for _ in 0..3 {
-            let delta = generation.next().await.expect("a piece");
+            let delta = generation.next(Instant::now()).await.expect("a piece");
             seen.push((delta.index, delta.text, delta.finish.is_some()));
         }
         let piece = |index, text: &str, ends| (index, text.to_owned(), ends);
@@ -336,6 +422,30 @@ mod tests {
         world.step(id, "a", Some(FinishReason::Stop));
         rest(&mut first).await;
         assert!(world.frontend.open(World::request(&[], 1)).is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_engine_is_stalled_if_requests_are_open_and_no_step_comes() {
+        let world = World::new();
+        let stalls = async || {
+            // Waiting can only make it true, so a slow machine changes nothing.
+            tokio::time::sleep(2 * PATIENCE).await;
+            world.frontend.stalled()
+        };
+        assert_eq!(stalls().await, None, "an idle engine has nothing to do");
+        let (id, mut generation) = world.open(&[]);
+        assert!(stalls().await.is_some_and(|(engine, silence)| engine == 0 && silence > PATIENCE));
+        world.step(id, "a", None);
+        generation.next(Instant::now()).await.expect("the step came");
+        assert!(stalls().await.is_some(), "and no other");
+        world.engine.fall_asleep();
+        assert_eq!(stalls().await, None, "asleep, requests wait");
+        world.frontend.wake_up().await.expect("the engine answers").expect("it wakes up");
+        assert!(stalls().await.is_some());
+        world.step(id, "b", Some(FinishReason::Stop));
+        rest(&mut generation).await;
+        world.frontend.drained().await;
+        assert_eq!(stalls().await, None, "idle again");
     }
 
     #[tokio::test]

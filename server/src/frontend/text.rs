@@ -12,6 +12,12 @@ pub trait TextModel: Send + Sync {
     /// Bytes of a token; control tokens have none unless `special`.
     fn token_bytes(&self, id: u32, special: bool) -> Option<&[u8]>;
 
+    /// The text of ids, control tokens included. Bytes that are no character become a replacement character.
+    fn decode(&self, ids: &[u32]) -> String {
+        let bytes = ids.iter().flat_map(|id| self.token_bytes(*id, true).unwrap_or_default());
+        String::from_utf8_lossy(&bytes.copied().collect::<Vec<u8>>()).into_owned()
+    }
+
     /// Tokens in the vocabulary.
     fn vocabulary_size(&self) -> usize;
 

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use limpid_engine::config::EngineConfig;
 use limpid_engine::device::DeviceChoice;
+use limpid_engine::model::Quantization;
 use limpid_telemetry::{ModelTelemetry, Telemetry, TelemetrySettings};
 use opentelemetry_sdk::trace::SpanProcessor;
 use tokio::task::JoinHandle;
@@ -25,7 +26,7 @@ use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::api::{self, AppParts};
 use crate::cli::ServeArgs;
-use crate::frontend::{AdmissionLimits, Frontend};
+use crate::frontend::{AdmissionLimits, EngineParts, Frontend};
 use crate::store;
 
 use listener::{Connections, Port};
@@ -41,8 +42,10 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// What to serve, and how.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// The GGUF file.
+    /// The GGUF file or the Hugging Face directory.
     pub model_path: PathBuf,
+    /// How a directory's matrices are quantised while loading, if they are.
+    pub quantization: Option<Quantization>,
     /// Address or name to listen on.
     pub host: String,
     /// Port to listen on; 0 takes any free one.
@@ -61,6 +64,8 @@ pub struct ServeOptions {
     pub telemetry: TelemetrySettings,
     /// How much is let in at once.
     pub admission: AdmissionLimits,
+    /// How long the engine may make no step while requests are open before the server counts as unhealthy.
+    pub engine_iteration_timeout: Duration,
     /// How often the log says what the engine does; `None` is never.
     pub log_stats_interval: Option<Duration>,
     /// How long running requests get to end at shutdown.
@@ -75,9 +80,9 @@ pub struct RunningServer {
     /// Where it listens.
     pub addr: SocketAddr,
     frontend: Frontend,
-    frontend_task: JoinHandle<()>,
+    frontend_tasks: Vec<JoinHandle<()>>,
     connections: Connections,
-    stats_task: Option<JoinHandle<()>>,
+    stats_tasks: Vec<JoinHandle<()>>,
     telemetry: Telemetry,
     shutdown_timeout: Duration,
 }
@@ -99,25 +104,23 @@ impl Server {
         let log_stats_interval = options.log_stats_interval;
         let api_keys = options.api_keys.clone();
         let admission = options.admission;
+        let iteration_timeout = options.engine_iteration_timeout;
         let served_names = options.served_model_names.clone();
         // Reading, hashing, uploading and compiling take their time and their thread.
         let opened = tokio::task::spawn_blocking(move || startup::open(&options, span_processors))
             .await
             .context("the start-up failed")??;
-        let Opened {
-            engine,
-            events,
-            telemetry,
-            model_telemetry,
-            text,
-            device,
-            max_model_len,
-            has_priorities,
-        } = opened;
-        let stats_task =
-            log_stats_interval.map(|interval| tokio::spawn(log_stats(model_telemetry.clone(), interval)));
-        let (frontend, frontend_task) =
-            Frontend::start(events, engine, model_telemetry, std::sync::Arc::clone(&text), admission);
+        let Opened { engines, telemetry, text, device, max_model_len, has_priorities, prefix_block_size } =
+            opened;
+        let stats_tasks = match log_stats_interval {
+            Some(interval) => {
+                let log = |engine: &EngineParts| tokio::spawn(log_stats(engine.telemetry.clone(), interval));
+                engines.iter().map(log).collect()
+            }
+            None => Vec::new(),
+        };
+        let (frontend, frontend_tasks) =
+            Frontend::start(engines, &text, admission, prefix_block_size, iteration_timeout);
         let router = api::router(AppParts {
             frontend: frontend.clone(),
             telemetry: telemetry.clone(),
@@ -134,9 +137,9 @@ impl Server {
         Ok(RunningServer {
             addr,
             frontend,
-            frontend_task,
+            frontend_tasks,
             connections,
-            stats_task,
+            stats_tasks,
             telemetry,
             shutdown_timeout,
         })
@@ -162,15 +165,15 @@ impl RunningServer {
         let books = async {
             // Clients that went away last may still have a request in the engine, which ends it now.
             let _ended = tokio::task::spawn_blocking(move || frontend.shutdown()).await;
-            let _ended = (&mut self.frontend_task).await;
+            for task in &mut self.frontend_tasks {
+                let _ended = task.await;
+            }
         };
         if timeout(BOOKS_TIMEOUT, books).await.is_err() {
-            tracing::warn!("the engine did not end in time; its open requests are closed as aborted");
-            self.frontend_task.abort();
+            tracing::warn!("an engine did not end in time; its open requests are closed as aborted");
+            self.frontend_tasks.iter().for_each(JoinHandle::abort);
         }
-        if let Some(task) = &self.stats_task {
-            task.abort();
-        }
+        self.stats_tasks.iter().for_each(JoinHandle::abort);
         for lost in self.telemetry.shutdown(FLUSH_TIMEOUT).await {
             tracing::warn!("{lost}");
         }
@@ -178,7 +181,7 @@ impl RunningServer {
     }
 }
 
-/// Says every so often what the engine does.
+/// Says every so often what an engine does.
 async fn log_stats(telemetry: ModelTelemetry, interval: Duration) {
     let mut interval = tokio::time::interval(interval);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -17,10 +17,10 @@ async fn start(shutdown_timeout: Duration) -> (RunningServer, watch::Receiver<us
     let server = RunningServer {
         addr,
         frontend: api.frontend,
-        frontend_task: api.frontend_task,
+        frontend_tasks: api.frontend_tasks,
         connections: port.listen(api.router).expect("still free"),
         telemetry: api.telemetry,
-        stats_task: None,
+        stats_tasks: Vec::new(),
         shutdown_timeout,
     };
     (server, api.engine.aborts.subscribe())

@@ -26,7 +26,7 @@ pub enum StoreError {
         allowed: &'static str,
     },
     /// Looks like a path, and nothing is there.
-    #[error("there is no model file at {0}")]
+    #[error("there is no model file or directory at {0}")]
     NoFile(PathBuf),
     /// Neither in the store nor known.
     #[error(

@@ -1,6 +1,6 @@
 //! The model store: from a model argument to a file on disk.
 //!
-//! A model argument is a path, a name in the store, a known name, or a source to fetch from ([`Source`]).
+//! A model argument is a path (of a file, or of a Hugging Face directory), a name in the store, a known name, or a source to fetch from ([`Source`]).
 //! The store is a folder of `<name>.gguf` files, each fetched one with its source beside it in
 //! `<name>.source`. What is inside the files is the engine's business.
 //!
@@ -68,13 +68,13 @@ pub fn models(_args: ModelsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file of a model argument, fetched if need be; without an argument, the default model's.
+/// The file or directory of a model argument, fetched if need be; without an argument, the default model's.
 ///
 /// # Errors
 /// Any [`StoreError`].
 pub fn resolve(model: Option<&str>) -> anyhow::Result<PathBuf> {
     let model = model.unwrap_or(DEFAULT_MODEL);
-    if Source::parse(model).is_none() && Path::new(model).is_file() {
+    if Source::parse(model).is_none() && is_model(Path::new(model)) {
         return Ok(PathBuf::from(model));
     }
     let store = Store::from_env(&|name| std::env::var_os(name))?;
@@ -93,6 +93,12 @@ pub fn stored(name: &str) -> Result<Option<PathBuf>, StoreError> {
     let known = store.known.iter().find(|known| known.name == name).expect("it is known");
     let source = Source::parse(known.source).expect("known sources are sources")?;
     store.present(&ModelName::parse(known.name)?, &source, Some(known))
+}
+
+/// Whether a path is that of a file or of a Hugging Face directory. A bare name means a directory only if that looks
+/// like a model's; else it is the name of one in the store.
+fn is_model(path: &Path) -> bool {
+    path.is_file() || path.is_dir() && (path.components().count() > 1 || path.join("config.json").exists())
 }
 
 /// A folder of models, and the ways to fill it.
@@ -126,7 +132,7 @@ impl Store {
             };
         }
         let path = Path::new(model);
-        if path.is_file() {
+        if is_model(path) {
             return Ok(path.to_owned());
         }
         if model.contains(['/', '\\']) || model.ends_with(".gguf") {

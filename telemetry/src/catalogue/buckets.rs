@@ -55,6 +55,10 @@ pub(crate) const VLLM_REQUEST: Buckets = Buckets::Fixed(&[
     960.0, 1920.0, 7680.0,
 ]);
 
+/// vLLM: going to sleep and waking up, seconds.
+pub(crate) const VLLM_SLEEP: Buckets =
+    Buckets::Fixed(&[0.01, 0.1, 1.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0]);
+
 /// vLLM: tokens of one engine step.
 pub(crate) const VLLM_ITERATION_TOKENS: Buckets = Buckets::Fixed(&[
     1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0,

@@ -2,6 +2,11 @@
 //!
 //! A hidden name is a second stream of the instrument that took its place, made by a View. So both have the
 //! same values at every moment, on `/metrics` and by push, and recording costs nothing more.
+//!
+//! How sure the table is: that these names were vLLM's and what took their place is known from dashboards that still
+//! pin them and from vLLM's own design notes. In which release each went is not: vLLM 0.33, which the catalogue was
+//! checked against, has none of them and does not say when it lost them. The versions in [`Hidden::until`] are
+//! therefore unverified. Whoever misses a name asks for an older version; 0.7 shows all of them.
 
 /// A name that is no longer exposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +17,7 @@ pub struct Hidden {
     pub instrument: &'static str,
     /// HELP text.
     pub description: &'static str,
-    /// Latest version of vLLM that exposed it: major, minor.
+    /// Latest version of vLLM, major and minor, that is taken to have exposed it; unverified, see the module.
     pub until: (u32, u32),
 }
 

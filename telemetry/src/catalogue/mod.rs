@@ -80,6 +80,8 @@ pub enum Values {
     ModelName,
     /// Index of the engine.
     Engine,
+    /// Index of the engine where there are several; absent where there is one.
+    Rank,
     /// A setting's value, fixed once the engine is ready.
     Setting,
     /// Always this.
@@ -164,7 +166,9 @@ impl Row {
                 Values::ErrorKind | Values::Route => 16,
                 Values::Method => 10,
                 Values::StatusCode => 12,
-                Values::ModelName | Values::Engine | Values::Setting | Values::Constant(_) => 1,
+                Values::ModelName | Values::Engine | Values::Rank | Values::Setting | Values::Constant(_) => {
+                    1
+                }
             })
             .product()
     }

@@ -67,6 +67,7 @@ fn kind(row: &Row) -> &'static str {
 fn labels(row: &Row) -> String {
     let label = |label: &super::Label| match label.values {
         Values::Closed(values) if values.len() > 1 => format!("`{}` ({})", label.name, values.join(", ")),
+        Values::Rank => format!("`{}` (with several engines)", label.name),
         _ => format!("`{}`", label.name),
     };
     row.labels.iter().map(label).collect::<Vec<_>>().join(", ")
@@ -76,8 +77,9 @@ fn hidden(page: &mut String) {
     page.push_str(
         "\n## Hidden names\n\n\
          Names that vLLM gave up. `--show-hidden-metrics-for-version` shows those that the given version of vLLM\n\
-         still exposed, with the values of what took their place.\n\n\
-         | old name | latest version | now |\n|---|---|---|\n",
+         still exposed, with the values of what took their place. The versions are not checked against\n\
+         vLLM's releases, as 0.33 does not say when it gave a name up; 0.7 shows all of them.\n\n\
+         | old name | shown up to | now |\n|---|---|---|\n",
     );
     for hidden in HIDDEN {
         let now = rows().find(|row| row.instrument == hidden.instrument).map(Row::exposed_name);

@@ -6,8 +6,11 @@ use serde_json::Value;
 
 use super::{Buckets, Kind, Row, Status, Values, rows};
 
-/// vLLM's metrics of groups 2.1 to 2.7 and `other` whose cause limpid does not have: diffusion models,
-/// speculative decoding, a KV connector, watermarks, Python.
+/// What operators read about what is not there.
+const PAGE: &str = include_str!("../../../docs/reference/vllm-compatibility.md");
+
+/// vLLM's metrics of groups 2.1 to 2.7, 2.9 and `other` whose cause limpid does not have: diffusion models,
+/// speculative decoding, a KV connector, watermarks, Python, web sockets, tools, weight updates.
 const NOT_SERVED: &[&str] = &[
     "python_gc_collections_total",
     "python_gc_objects_collected_total",
@@ -17,11 +20,17 @@ const NOT_SERVED: &[&str] = &[
     "vllm:diffusion_num_committed_tokens",
     "vllm:diffusion_num_denoising_steps",
     "vllm:num_requests_kv_fetch_by_stage",
+    "vllm:rl_weight_update_operation_duration_seconds",
+    "vllm:rl_weight_update_operations_in_flight",
     "vllm:spec_decode_num_accepted_tokens",
     "vllm:spec_decode_num_accepted_tokens_per_pos",
     "vllm:spec_decode_num_draft_tokens",
     "vllm:spec_decode_num_drafts",
+    "vllm:tool_call_parser_invocations_total",
     "vllm:watermark_requests",
+    "vllm:websocket_connection_duration_seconds",
+    "vllm:websocket_connections_active",
+    "vllm:websocket_connections_total",
 ];
 
 fn golden() -> Value {
@@ -112,11 +121,35 @@ fn what_vllm_has_and_limpid_has_not_is_listed() {
         .filter(|metric| metric["status"] == "current" && !ours.contains(exposed(metric)))
         .filter(|metric| {
             let group = metric["group"].as_str().unwrap();
-            ("2.1".."2.8").contains(&group) || group == "other"
+            ("2.1".."2.8").contains(&group) || group == "2.9" || group == "other"
         })
         .map(|metric| metric["name"].as_str().unwrap())
         .collect();
     assert_eq!(missing, NOT_SERVED.iter().copied().collect());
+    for name in missing.iter().filter(|name| !name.starts_with("python_")) {
+        assert!(PAGE.contains(&format!("`{name}`")), "{name} and its reason are not on the page");
+    }
+}
+
+#[test]
+fn what_sglang_has_and_limpid_has_not_is_on_the_page_with_its_reason() {
+    let ours: BTreeSet<String> =
+        rows().filter(|row| row.dialect == "sglang").map(Row::exposed_name).collect();
+    let golden = golden_sglang();
+    let metrics = golden["metrics"].as_array().unwrap();
+    let missing: BTreeSet<&str> = metrics.iter().map(exposed).filter(|name| !ours.contains(*name)).collect();
+    let section = PAGE.split("## SGLang's names").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+    let table = section.split("| not there | because |").nth(1).expect("the table");
+    let mut listed = BTreeSet::new();
+    for row in table.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [names, reason] = cells[..] else { panic!("{row}") };
+        assert!(!reason.is_empty(), "{row}");
+        for name in names.split(',').map(|name| name.trim().trim_matches('`')) {
+            assert!(listed.insert(name), "{name} is listed twice");
+        }
+    }
+    assert_eq!(listed, missing);
 }
 
 #[test]
@@ -172,7 +205,9 @@ fn every_sglang_row_equals_sglangs_own_declaration() {
             gaps.push(format!("{name}: SGLang has no such metric"));
             continue;
         };
-        let labels: Vec<&str> = row.labels.iter().map(|label| label.name).collect();
+        // SGLang adds the rank only where there are several, which its declarations do not show.
+        let declared = row.labels.iter().filter(|label| label.values != Values::Rank);
+        let labels: Vec<&str> = declared.map(|label| label.name).collect();
         // SGLang's pid is an accident of several processes.
         let their_labels: Vec<&str> = theirs["labels"]
             .as_array()

@@ -12,16 +12,17 @@ mod sglang;
 pub(crate) mod vllm;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use opentelemetry::KeyValue;
 
-use crate::catalogue::{Row, Values};
+use crate::catalogue::{Label, Row, Values};
 use crate::config::MetricsDialect;
 use crate::identity::ModelIdentity;
 use crate::instruments::Instruments;
 use crate::lifecycle::{NewTokens, ParentFinished, Preempted, RequestFinished};
 use crate::load::EngineLoad;
-use crate::observation::{AdmissionLimit, BlockResidency, SleepState, StepFinished};
+use crate::observation::{AdmissionLimit, BlockResidency, SleepOperation, SleepState, StepFinished};
 
 /// The rows of all dialects.
 pub(crate) const ROWS: &[&[Row]] = &[
@@ -52,6 +53,10 @@ pub(crate) trait Dialect: Send + Sync {
     fn admission_rejected(&self, _limit: AdmissionLimit) {}
     /// The engine went to sleep or woke up.
     fn sleep_state_changed(&self, _state: SleepState) {}
+    /// Somebody asked the engine to sleep or to wake up, and waits for it.
+    fn sleep_operation_started(&self, _operation: SleepOperation) {}
+    /// That is over, whether it came to pass, failed, or was not waited for any longer.
+    fn sleep_operation_ended(&self, _operation: SleepOperation, _took: Duration) {}
 }
 
 /// All dialects that are asked for, bound. From here on every known series exists at 0.
@@ -83,11 +88,11 @@ pub(crate) fn attributes(
     identity: &ModelIdentity,
     chosen: &[(&'static str, &'static str)],
 ) -> Vec<KeyValue> {
-    row.labels
-        .iter()
-        .map(|label| match label.values {
+    let attribute = |label: &Label| {
+        Some(match label.values {
             Values::ModelName => KeyValue::new(label.name, identity.model_name.clone()),
-            Values::Engine => KeyValue::new(label.name, identity.engine.to_string()),
+            Values::Rank if identity.data_parallel_size <= 1 => return None,
+            Values::Engine | Values::Rank => KeyValue::new(label.name, identity.engine.to_string()),
             Values::Constant(value) => KeyValue::new(label.name, value),
             Values::Setting => {
                 let value = identity.cache_config.iter().find(|(name, _)| *name == label.name);
@@ -98,5 +103,6 @@ pub(crate) fn attributes(
                 KeyValue::new(label.name, value.map(|(_, value)| *value).unwrap_or_default())
             }
         })
-        .collect()
+    };
+    row.labels.iter().filter_map(attribute).collect()
 }

@@ -10,7 +10,7 @@ use crate::config::{DetailedTraces, MetricsDialect, MetricsSettings, TelemetrySe
 use crate::fixtures::{Script, detailed, http, identity, in_memory, resolve, sample, started, step};
 use crate::identity::{ModelIdentity, StartupTimes};
 use crate::observation::{
-    AdmissionLimit, BlockResidency, FinishReason, RequestEventKind as Event, SleepState,
+    AdmissionLimit, BlockResidency, FinishReason, RequestEventKind as Event, SleepOperation, SleepState,
 };
 use crate::request::{RequestOutcome, RequestProgress};
 
@@ -83,7 +83,8 @@ fn the_first_scrape_has_every_family_and_every_known_series_at_zero() {
         for label in row.labels {
             let exposed = label.name.replace('.', "_");
             let has = lines.iter().all(|line| line.contains(&format!("{exposed}=\"")));
-            assert!(has || label.values == Values::ErrorKind, "{name} without {exposed}");
+            let may_be_absent = [Values::ErrorKind, Values::Rank].contains(&label.values);
+            assert!(has || may_be_absent, "{name} without {exposed}");
         }
     }
     assert!(!text.contains("otel_scope") && !text.contains("target_info") && !text.contains("_created"));
@@ -418,6 +419,30 @@ fn sleep_and_refusals_show() {
     model.admission_rejected(AdmissionLimit::MaxNumQueuedTokens);
     let refused = "vllm:admission_rejections_total{model_name=\"tiny\",reason=\"max_num_queued_tokens\"}";
     assert_eq!(sample(&telemetry.render_metrics(None).body, refused), Some(1.0));
+}
+
+#[test]
+fn a_sleep_is_under_way_until_its_guard_is_dropped_and_timed_then() {
+    let telemetry = scraped_only();
+    let model = telemetry.model(identity());
+    let counts = || {
+        let text = telemetry.render_metrics(None).body;
+        ["sleep", "release_kv_cache_memory", "wake"].map(|operation| {
+            let of = |name: &str| sample(&text, &format!("{name}{{operation=\"{operation}\"}}")).unwrap();
+            (
+                of("vllm:sleep_mode_operations_in_flight"),
+                of("vllm:sleep_mode_operation_duration_seconds_count"),
+            )
+        })
+    };
+    assert_eq!(counts(), [(0.0, 0.0); 3]);
+    let sleeps = [SleepOperation::Sleep; 2].map(|operation| model.sleep_operation(operation));
+    let wake = model.sleep_operation(SleepOperation::Wake);
+    assert_eq!(counts(), [(2.0, 0.0), (0.0, 0.0), (1.0, 0.0)]);
+    drop(sleeps);
+    assert_eq!(counts(), [(0.0, 2.0), (0.0, 0.0), (1.0, 0.0)]);
+    drop(wake);
+    assert_eq!(counts(), [(0.0, 2.0), (0.0, 0.0), (0.0, 1.0)]);
 }
 
 #[test]

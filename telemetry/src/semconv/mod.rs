@@ -74,6 +74,7 @@ pub mod key {
     pub const NUM_PREEMPTIONS: &str = "limpid.request.num_preemptions";
     pub const CACHED_TOKENS: &str = "limpid.prefill.cached_tokens";
     pub const CHUNK_TOKENS: &str = "limpid.prefill.chunk_tokens";
+    pub const ENGINE_INDEX: &str = "limpid.engine.index";
     pub const STEP_REQUESTS: &str = "limpid.step.num_requests";
     pub const STEP_TOKENS: &str = "limpid.step.num_tokens";
     pub const STEP_GENERATION_TOKENS: &str = "limpid.step.num_generation_tokens";
@@ -222,6 +223,7 @@ pub const SPANS: &[SpanSpec] = &[
             (key::REQUEST_REPETITION_PENALTY, "given"),
             (key::REQUEST_STOP_SEQUENCES, "given"),
             (key::REQUEST_CHOICE_COUNT, "n given and not 1"),
+            (key::ENGINE_INDEX, "always"),
             (key::NUM_PREEMPTIONS, "once scheduled"),
             (key::LATENCY_E2E, "always"),
             (key::LATENCY_QUEUE, "once scheduled"),
@@ -235,8 +237,8 @@ pub const SPANS: &[SpanSpec] = &[
             (key::ERROR_TYPE, "the engine failed"),
             (
                 key::INPUT_MESSAGES,
-                "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT on and the prompt was text; JSON, cut at 256 KiB \
-                 of text",
+                "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT on; JSON, cut at 256 KiB of text; token ids as \
+                 their text, control tokens included",
             ),
             (
                 key::OUTPUT_MESSAGES,
@@ -282,6 +284,7 @@ pub const SPANS: &[SpanSpec] = &[
         "one sampled engine step, linked to the model spans of its batch; --collect-detailed-traces all and \
          --detailed-trace-step-ratio",
         &[
+            (key::ENGINE_INDEX, "always"),
             (key::STEP_REQUESTS, "always"),
             (key::STEP_TOKENS, "always; rows of the forward pass"),
             (key::STEP_GENERATION_TOKENS, "always"),

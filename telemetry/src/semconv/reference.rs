@@ -26,7 +26,7 @@ engine.step                   a trace of its own; linked to the requests of its 
 ├─ plan
 ├─ upload
 ├─ forward
-│  └─ <op>                    one for each op of the program, such as layer.3.attention
+│  └─ <op>                    one for each op of the program, such as layer.3.attention; layer.3.query+key is two in one
 ├─ read_back
 └─ sample
 

@@ -37,6 +37,7 @@ impl RequestSpan {
         tracing: &Tracing,
         parent: Option<&Arc<HttpSpan>>,
         model_name: &str,
+        engine: u32,
         request: &RequestStarted,
     ) -> Option<RequestSpan> {
         let tracer = tracing.tracer.as_ref()?;
@@ -56,6 +57,7 @@ impl RequestSpan {
             return None;
         }
         span.set_attribute(KeyValue::new(key::RESPONSE_MODEL, model_name.to_owned()));
+        span.set_attribute(integer(key::ENGINE_INDEX, u64::from(engine)));
         span.set_attribute(KeyValue::new(key::REQUEST_ID, request.id.clone()));
         span.set_attribute(KeyValue::new(key::RESPONSE_ID, request.id.clone()));
         span.set_attribute(integer(key::USAGE_INPUT_TOKENS, request.num_prompt_tokens));

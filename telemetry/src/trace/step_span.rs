@@ -17,7 +17,7 @@ use crate::semconv::{integer, key, span};
 pub struct RequestLink(pub(super) SpanContext);
 
 /// Draws a step and what is inside it.
-pub(crate) fn step(tracing: &Tracing, detail: &StepDetail, requests: Vec<RequestLink>) {
+pub(crate) fn step(tracing: &Tracing, engine: u32, detail: &StepDetail, requests: Vec<RequestLink>) {
     let (Some(first), Some(last)) = (
         detail.parts.iter().map(|(_, from, _)| *from).min(),
         detail.parts.iter().map(|(_, _, to)| *to).max(),
@@ -25,6 +25,7 @@ pub(crate) fn step(tracing: &Tracing, detail: &StepDetail, requests: Vec<Request
         return;
     };
     let attributes = vec![
+        integer(key::ENGINE_INDEX, u64::from(engine)),
         integer(key::STEP_REQUESTS, detail.num_requests),
         integer(key::STEP_TOKENS, detail.num_tokens),
         integer(key::STEP_GENERATION_TOKENS, detail.num_generation_tokens),
@@ -151,6 +152,7 @@ mod tests {
     use opentelemetry_sdk::trace::SpanData;
 
     use super::*;
+    use crate::ModelIdentity;
     use crate::fixtures::{Script, attribute, http, identity, in_memory};
     use crate::observation::FinishReason;
 
@@ -186,7 +188,7 @@ mod tests {
     #[test]
     fn a_step_is_a_trace_of_its_own_that_links_to_its_requests_and_holds_its_ops() {
         let (telemetry, exporter) = in_memory(Default::default(), &[]);
-        let model = telemetry.model(identity());
+        let model = telemetry.model(ModelIdentity { engine: 3, ..identity() });
         let base = Instant::now() - Duration::from_secs(1);
         let mut script = Script::new(&model, Some(http(&telemetry, base, &http::HeaderMap::new())), base);
         let link = script.link().expect("sampled");
@@ -211,6 +213,8 @@ mod tests {
             (forward, key::FLOPS, "8000"),
             (forward, key::BYTES_READ, "600"),
             (step, key::STEP_TOKENS, "5"),
+            (step, key::ENGINE_INDEX, "3"),
+            (request, key::ENGINE_INDEX, "3"),
         ] {
             assert_eq!(attribute(span, key).as_deref(), Some(value), "{}: {key}", span.name);
         }

@@ -13,7 +13,8 @@ pub struct Jaeger {
     _process: Process,
     /// Where it takes OTLP over gRPC.
     pub otlp: SocketAddr,
-    query: SocketAddr,
+    /// Where it answers questions.
+    pub query: SocketAddr,
 }
 
 impl Jaeger {

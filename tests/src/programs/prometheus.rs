@@ -18,6 +18,8 @@ pub const INTERVAL: u32 = 1;
 pub struct Prometheus {
     _process: Process,
     client: Client,
+    /// Where it listens.
+    pub address: SocketAddr,
 }
 
 /// One series of an instant query: its labels, `__name__` included, and its value.
@@ -59,7 +61,7 @@ impl Prometheus {
         let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
         let mut process = Process::start(Program::Prometheus, "prometheus", &files, &arguments);
         process.wait_for(address, "/-/ready").await;
-        let prometheus = Prometheus { _process: process, client: Client::new(address) };
+        let prometheus = Prometheus { _process: process, client: Client::new(address), address };
         // Prometheus begins to scrape some seconds after it is ready; what is gone by then it would never see.
         let up = targets.values().map(Vec::len).sum::<usize>();
         poll("the first scrape of every target", PATIENCE, async || {

@@ -9,7 +9,7 @@ use limpid_engine::request::{
     EngineRequest, FinishReason, RequestEvent, RequestEventKind, RequestId, RequestOutput, StepOutput,
     StepTimes,
 };
-use limpid_engine::scheduler::{Scheduler, StepPlan};
+use limpid_engine::scheduler::{Pause, Scheduler, StepPlan};
 
 use super::Summary;
 use super::device::{FakeDevice, History, extend, next_token, root};
@@ -61,8 +61,8 @@ pub(super) struct Ledger {
     reported_hits: u64,
     cached_tokens: u64,
     preemption_events: u64,
-    /// Nothing is to be scheduled for now.
-    pub(super) paused: bool,
+    /// What is not to be scheduled for now.
+    pub(super) pause: Pause,
     pub(super) summary: Summary,
 }
 
@@ -83,7 +83,7 @@ impl Ledger {
             reported_hits: 0,
             cached_tokens: 0,
             preemption_events: 0,
-            paused: false,
+            pause: Pause::Nothing,
             summary: Summary { worlds: 1, ..Summary::default() },
         }
     }
@@ -125,7 +125,8 @@ impl Ledger {
         self.plan_stamps.insert(now);
         let config = &self.config;
         assert!(plan.num_tokens() <= config.max_num_batched_tokens, "the token budget is kept");
-        assert!(!self.paused || plan.is_empty() && plan.num_preemptions() == 0, "everything stands still");
+        let is_still = plan.is_empty() && plan.num_preemptions() == 0;
+        assert!(self.pause != Pause::All || is_still, "everything stands still");
         let mut ids = HashSet::new();
         for share in plan.scheduled() {
             assert!(ids.insert(share.id), "request {} is scheduled twice", share.id.0);
@@ -152,6 +153,7 @@ impl Ledger {
         assert!(running.len() <= config.max_num_seqs);
         let admitted: Vec<_> = running.iter().filter(|id| !before.contains(id)).copied().collect();
         assert!(plan.num_preemptions() == 0 || admitted.is_empty(), "a step that preempted admits nobody");
+        assert!(self.pause == Pause::Nothing || admitted.is_empty(), "nobody is admitted meanwhile");
         for id in &admitted {
             let first = !std::mem::replace(
                 &mut self.live.get_mut(id).expect("admitted requests live").admitted,
@@ -177,7 +179,7 @@ impl Ledger {
         if let Some((pending, (_, tokens))) =
             scheduler.pending().and_then(|pending| Some((pending.clone(), pending.next?)))
             && left > 0
-            && !self.paused
+            && self.pause == Pause::Nothing
             && plan.num_preemptions() == 0
             && running.len() < config.max_num_seqs
         {
@@ -189,6 +191,13 @@ impl Ledger {
     /// All running requests were preempted outside a step.
     pub(super) fn preempted_all(&mut self, now: Instant) {
         self.plan_stamps.insert(now);
+    }
+
+    /// All requests are aborted.
+    pub(super) fn aborted_all(&mut self) {
+        for live in self.live.values_mut().filter(|live| live.doom == Doom::Generates) {
+            live.doom = Doom::Aborted;
+        }
     }
 
     /// The truth at a position of a live request.

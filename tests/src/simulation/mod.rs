@@ -1,7 +1,7 @@
 //! The real scheduler and KV cache in worlds drawn from a seed.
 //!
 //! A `World` has tiny pools and budgets, requests that arrive, share prefixes, are aborted
-//! or too long, steps that are slow or fail, and a clock that is counted. A `FakeDevice` stands in for the
+//! or too long, steps that are slow or fail, sleep in all its modes, and a clock that is counted. A `FakeDevice` stands in for the
 //! model: its "keys and values" are hashes over everything before them, read through the block tables like
 //! the real ones, so a block in the wrong table or with stale contents changes every hash after it. After
 //! each step a `Ledger` compares what the scheduler says with what it has kept itself. In the end arrivals
@@ -11,6 +11,7 @@
 
 mod device;
 mod ledger;
+mod rest;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,6 +44,10 @@ pub struct Summary {
     pub preemptions: u64,
     /// Prompt tokens found in the prefix cache.
     pub hits: u64,
+    /// Times that the engine slept, of which it forgot everything stored on the device at every second or so.
+    pub sleeps: u64,
+    /// Those for which it waited until the running requests had ended.
+    pub waited_for: u64,
 }
 
 impl Summary {
@@ -53,6 +58,8 @@ impl Summary {
         self.tokens += other.tokens;
         self.preemptions += other.preemptions;
         self.hits += other.hits;
+        self.sleeps += other.sleeps;
+        self.waited_for += other.waited_for;
     }
 }
 

@@ -8,12 +8,13 @@ use limpid_engine::config::{ResolvedConfig, SchedulingPolicy};
 use limpid_engine::device::Batch;
 use limpid_engine::engine::fill_batch;
 use limpid_engine::request::{EngineRequest, RequestId, SampledToken, SamplingParams, Siblings, StepTimes};
-use limpid_engine::scheduler::{ModelOutput, Outcome, Pause, Scheduler, StepPlan};
+use limpid_engine::scheduler::{ModelOutput, Outcome, Scheduler, StepPlan};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::device::{FakeDevice, next_token};
 use super::ledger::{Doom, Ledger};
+use super::rest::Rest;
 use super::{Fault, Options, Summary};
 
 /// The windows of a model's groups of layers: a third of the models have some, a few of those no other layers.
@@ -29,14 +30,15 @@ fn windows(rng: &mut ChaCha8Rng, max_model_len: usize) -> Vec<Option<usize>> {
 
 /// See the module.
 pub(super) struct World {
-    rng: ChaCha8Rng,
+    pub(super) rng: ChaCha8Rng,
     options: Options,
-    config: ResolvedConfig,
+    pub(super) config: ResolvedConfig,
     vocabulary: u32,
-    scheduler: Scheduler,
-    device: FakeDevice,
-    ledger: Ledger,
-    now: Instant,
+    pub(super) scheduler: Scheduler,
+    pub(super) device: FakeDevice,
+    pub(super) ledger: Ledger,
+    pub(super) now: Instant,
+    pub(super) rest: Rest,
     next_id: u64,
     /// Requests still to come.
     arrivals: usize,
@@ -88,6 +90,7 @@ impl World {
             options,
             vocabulary,
             now: Instant::now(),
+            rest: Rest::Awake,
             next_id: 0,
             arrivals: rng.random_range(3..=40),
             arrival_rate: if crowded { 0.8 } else { rng.random_range(0.05..0.9) },
@@ -104,12 +107,10 @@ impl World {
     pub(super) fn run(mut self) -> Summary {
         while self.arrivals > 0 {
             self.happen();
-            self.ledger.paused = self.rng.random_bool(0.02);
-            self.scheduler.pause(if self.ledger.paused { Pause::All } else { Pause::Nothing });
+            self.rest();
             self.step();
         }
-        self.ledger.paused = false;
-        self.scheduler.pause(Pause::Nothing);
+        self.wake_up();
         // The best request progresses in every step that preempts nobody, and in one that does, whoever it
         // makes room for does; each can be thrown back only by better ones.
         let mut steps_left = 100 + 20 * self.ledger.live.len() * self.config.max_model_len;
@@ -144,10 +145,7 @@ impl World {
             assert_eq!(self.scheduler.reset_prefix_cache(), idle);
         }
         if self.rng.random_bool(0.005) {
-            self.tick(3);
-            self.ledger.preempted_all(self.now);
-            self.scheduler.preempt_all(self.now);
-            assert!(self.scheduler.reset_prefix_cache(), "nothing is held any more");
+            self.preempt_all();
         }
         self.plant();
     }
@@ -219,7 +217,7 @@ impl World {
         self.fault = None;
     }
 
-    fn tick(&mut self, most: u64) {
+    pub(super) fn tick(&mut self, most: u64) {
         self.now += Duration::from_micros(self.rng.random_range(0..=most));
     }
 

@@ -136,3 +136,38 @@ async fn random_leavers_leave_a_server_that_still_answers() {
     assert_eq!(answer.status, 200, "one request ends normally");
     assert_eq!(scrape(client).await.value("vllm:kv_cache_usage_perc", &[]), 0.0);
 }
+
+#[tokio::test]
+async fn whoever_leaves_at_random_leaves_nobody_waiting_while_nothing_runs() {
+    let server = Options::new(&slow_model()).arg("--max-num-seqs", "4").start().await;
+    let client = server.client();
+    let clients = (0..20u64).map(|index| async move {
+        for round in 0..8 {
+            let prompt = format!("client {index}, round {round}");
+            let request =
+                with(completion(4 + (index + round) % 30), json!({"stream": true, "prompt": prompt}));
+            let mut stream = client.stream(COMPLETIONS, &[], &request).await;
+            let leaves = (7 * index + 3 * round) % 3 == 0;
+            while stream.next().await.is_some() && !leaves {}
+        }
+    });
+    let mut done = std::pin::pin!(futures::future::join_all(clients));
+    let mut stuck_since = None;
+    let mut interval = tokio::time::interval(Duration::from_millis(100));
+    loop {
+        tokio::select! {
+            _ = &mut done => break,
+            _ = interval.tick() => {}
+        }
+        let scrape = scrape(client).await;
+        let gauge = |name| scrape.value(name, &[]);
+        if gauge("vllm:num_requests_waiting") > 0.0 && gauge("vllm:num_requests_running") == 0.0 {
+            let since = *stuck_since.get_or_insert_with(tokio::time::Instant::now);
+            assert!(since.elapsed() < Duration::from_secs(2), "requests wait and none runs");
+        } else {
+            stuck_since = None;
+        }
+        assert_eq!(client.get("/health").await.status, 200);
+    }
+    assert_eq!(client.post(COMPLETIONS, &completion(3)).await.status, 200, "one request ends normally");
+}

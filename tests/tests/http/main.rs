@@ -1,13 +1,15 @@
 //! The OpenAI contract, as clients see it: answers, streams, errors, disconnects, too much at once, and how the
 //! process starts and ends.
 //!
-//! Everything runs against the real binary with a tiny random model on the CPU device.
+//! Everything runs against the real binary with a tiny random model, on the CPU device but for [`wgpu`].
 
 #![allow(missing_docs)]
 
 mod answers;
 mod capacity;
 mod choices;
+mod data_parallel;
+mod directory;
 mod disconnects;
 mod errors;
 mod official_client;
@@ -16,6 +18,7 @@ mod shutdown;
 mod sleep;
 mod startup;
 mod streams;
+mod wgpu;
 
 use std::time::Duration;
 

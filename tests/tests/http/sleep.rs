@@ -76,3 +76,58 @@ async fn a_kept_stream_goes_on_after_a_sleep_and_an_aborted_one_ends() {
     assert_eq!(scrape.value("vllm:num_preemptions_total", &[]), 1.0, "what was kept is computed again");
     assert_eq!(scrape.value("vllm:request_success_total", &[("finished_reason", "abort")]), 1.0);
 }
+
+#[tokio::test]
+async fn sleeping_and_waking_up_are_counted_while_they_take_and_timed_failures_included() {
+    let server = Options::new(&slow_model()).start().await;
+    let client = server.client();
+    let counts = |scrape: &limpid_tests::exposition::Scrape, operation: &str| {
+        let in_flight = scrape.value("vllm:sleep_mode_operations_in_flight", &[("operation", operation)]);
+        let durations = scrape.histograms("vllm:sleep_mode_operation_duration_seconds");
+        let of = durations.iter().find(|(labels, _)| labels["operation"] == operation);
+        (in_flight, of.expect("a series from the start").1.count)
+    };
+    let before = scrape(client).await;
+    for operation in ["sleep", "release_kv_cache_memory", "wake"] {
+        assert_eq!(counts(&before, operation), (0.0, 0.0), "{operation}");
+    }
+    let mut stream = client.stream(COMPLETIONS, &[], &with(completion(4000), json!({"stream": true}))).await;
+    stream.next().await.expect("it runs");
+    let falling = tokio::spawn(async move {
+        client.request(Method::POST, "/sleep?mode=wait", &[], Default::default()).await.status.as_u16()
+    });
+    crate::scrape_until(client, "one falling asleep", std::time::Duration::from_secs(10), |scrape| {
+        counts(scrape, "sleep") == (1.0, 0.0)
+    })
+    .await;
+    assert_eq!(tell(&server, "/sleep?mode=wait").await, 500, "it is falling asleep already");
+    assert_eq!(counts(&scrape(client).await, "sleep"), (1.0, 1.0));
+    drop(stream);
+    assert_eq!(falling.await.expect("no panic"), 200);
+    assert_eq!(tell(&server, "/wake_up").await, 200);
+    let after = scrape(client).await;
+    assert_eq!((counts(&after, "sleep"), counts(&after, "wake")), ((0.0, 2.0), (0.0, 1.0)));
+}
+
+#[tokio::test]
+async fn the_sleep_state_follows_every_level_and_waking_up() {
+    let server = Options::new(&tiny_model()).start().await;
+    let states = async || {
+        let scrape = scrape(server.client()).await;
+        ["awake", "weights_offloaded", "discard_all"]
+            .map(|state| scrape.value("vllm:engine_sleep_state", &[("sleep_state", state)]))
+    };
+    assert_eq!(states().await, [1.0, 0.0, 0.0]);
+    for (path, expected) in [
+        ("/sleep?level=0", [0.0, 0.0, 0.0]),
+        ("/sleep?level=1", [0.0, 1.0, 0.0]),
+        ("/sleep?level=2", [0.0, 0.0, 1.0]),
+        ("/sleep?level=1", [0.0, 0.0, 1.0]),
+        ("/wake_up", [1.0, 0.0, 0.0]),
+        ("/sleep?level=2&mode=wait", [0.0, 0.0, 1.0]),
+        ("/wake_up", [1.0, 0.0, 0.0]),
+    ] {
+        assert_eq!(tell(&server, path).await, 200);
+        assert_eq!(states().await, expected, "after {path}");
+    }
+}

@@ -116,6 +116,19 @@ async fn settings_that_cannot_be_used_are_refused_with_what_is_allowed() {
 }
 
 #[tokio::test]
+async fn a_model_larger_than_the_memory_is_refused_with_the_bytes_it_needs_and_those_there_are() {
+    let mut gaps = Gaps::default();
+    // As good as a device with a few kilobytes.
+    let options = Options::new(&tiny_model()).without("--num-gpu-blocks-override");
+    let options = options.arg("--gpu-memory-utilization", "0.0000001");
+    let weights = 4 * (275 * 64 + 2 * 36_864 + 5 * 64);
+    let weights = format!("{weights} of weights");
+    let wanted = ["--gpu-memory-utilization", "enough for", &weights, "available bytes", "--max-model-len"];
+    expect_refusal(&mut gaps, "a large model", options, &wanted).await;
+    gaps.assert_none("needed and available bytes, and what to do");
+}
+
+#[tokio::test]
 async fn the_log_says_what_was_chosen() {
     let server = Options::new(&tiny_model())
         .arg("--otlp-traces-endpoint", "http://127.0.0.1:9")

@@ -8,6 +8,7 @@
 
 mod configs;
 mod dashboards;
+mod examples;
 mod kubernetes;
 mod parity;
 mod restart;
@@ -139,7 +140,7 @@ async fn ask(client: Client, path: &str, request: &Value) -> String {
 }
 
 /// One of everything: good ends by both routes, streams, several at once with the same prompt, a client that
-/// leaves, requests that are refused. Every part ends before it returns.
+/// leaves, a moment of sleep, requests that are refused. Every part ends before it returns.
 async fn load(client: Client) {
     ask(client, CHAT, &chat(24)).await;
     ask(client, COMPLETIONS, &json!({"model": MODEL, "prompt": "hello world", "max_tokens": 9})).await;
@@ -151,6 +152,9 @@ async fn load(client: Client) {
     let mut left = client.stream(CHAT, &[], &streamed(chat(3000))).await;
     left.next().await.expect("a first chunk");
     drop(left);
+    for order in ["/sleep?level=0&mode=wait", "/wake_up"] {
+        assert_eq!(client.request(http::Method::POST, order, &[], Default::default()).await.status, 200);
+    }
     ask(client, CHAT, &json!({"model": "unknown", "messages": []})).await;
     ask(client, COMPLETIONS, &json!({"model": MODEL, "prompt": vec![1; 5000]})).await;
     limpid_tests::programs::poll("an idle engine", SOON, async || {

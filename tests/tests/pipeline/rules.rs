@@ -35,6 +35,26 @@ fn promtool_takes_the_rules_and_their_tests_pass() {
     }
 }
 
+/// Some pipelines store `vllm_` for `vllm:`. The rules then need the same replacement, and nothing else.
+#[test]
+fn rules_and_their_tests_pass_with_underscores_for_colons_too() {
+    if missing(&[(Program::Prometheus, "promtool")]) {
+        return;
+    }
+    let folder = tempfile::TempDir::new().unwrap();
+    for path in [RULES, TESTS] {
+        let text = read(path);
+        let renamed = text.replace("vllm:", "vllm_");
+        assert_ne!(renamed, text, "{path}");
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, renamed).unwrap();
+    }
+    if let Err(text) = run(Program::Prometheus, "promtool", folder.path(), &["test", "rules", TESTS]) {
+        panic!("{text}");
+    }
+}
+
 #[test]
 fn every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_is_quiet() {
     let tests: Value = serde_yaml_ng::from_str(&read(TESTS)).expect("YAML");

@@ -1,9 +1,17 @@
 //! The variants: tail sampling keeps what matters, agent and gateway pass everything on.
 
+use limpid_tests::client::Client;
 use limpid_tests::gaps::Gaps;
 use limpid_tests::programs::collector::{Collector, Ports};
 use limpid_tests::programs::jaeger::{Jaeger, tag};
 use limpid_tests::programs::{missing, poll};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, KeyValue};
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status};
+use prost::Message;
+use rand::RngExt;
 use serde_json::json;
 use xtask::programs::Program;
 
@@ -61,10 +69,79 @@ async fn an_agent_and_a_gateway_pass_on_metrics_and_refused_traces() {
         gaps.equal(key, tag(process, key), Some(&"unknown".into()));
     }
     gaps.assert_none(process);
-    let exporter = limpid_tests::client::Client::new(gateway.ports.exporter);
+    let exporter = Client::new(gateway.ports.exporter);
     poll("limpid's metrics at the gateway", SOON, async || {
         let metrics = exporter.try_get("/metrics").await?;
         metrics.text().contains("vllm:num_requests_running{").then_some(())
     })
     .await;
+}
+
+/// A trace of one span as limpid would send it, with one attribute and perhaps an error.
+fn trace(id: u128, key: &str, value: Value, failed: bool) -> ResourceSpans {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    let span = Span {
+        trace_id: id.to_be_bytes().to_vec(),
+        span_id: rand::rng().random_range(1..u64::MAX).to_be_bytes().to_vec(),
+        name: "chat tested".to_owned(),
+        start_time_unix_nano: now.as_nanos() as u64,
+        end_time_unix_nano: now.as_nanos() as u64 + 1000,
+        attributes: vec![KeyValue {
+            key: key.to_owned(),
+            value: Some(AnyValue { value: Some(value) }),
+            ..KeyValue::default()
+        }],
+        status: failed.then(|| Status { code: StatusCode::Error.into(), ..Status::default() }),
+        ..Span::default()
+    };
+    let scope_spans = vec![ScopeSpans { spans: vec![span], ..ScopeSpans::default() }];
+    ResourceSpans { scope_spans, ..ResourceSpans::default() }
+}
+
+#[tokio::test]
+async fn each_policy_keeps_what_it_is_for_and_only_that_in_every_configuration_that_samples() {
+    if missing(&[(Program::Collector, "collector"), (Program::Jaeger, "jaeger")]) {
+        return;
+    }
+    let _alone = alone().await;
+    let text = |text: &str| Value::StringValue(text.to_owned());
+    let reasons =
+        |reason: &str| Value::ArrayValue(ArrayValue { values: vec![AnyValue { value: Some(text(reason)) }] });
+    const STATUS: &str = "http.response.status_code";
+    const FIRST_TOKEN: &str = "gen_ai.latency.time_to_first_token";
+    const REASONS: &str = "gen_ai.response.finish_reasons";
+    for config in ["config-tail-sampling.yaml", "config-gateway.yaml"] {
+        let jaeger = Jaeger::start().await;
+        let collector = Collector::start(config, Ports::free(), jaeger.otlp).await;
+        let kept = [
+            ("an error", trace(1, "error.type", text("engine_error"), true)),
+            ("a refusal", trace(2, STATUS, Value::IntValue(400), false)),
+            ("an overload", trace(3, STATUS, Value::IntValue(503), false)),
+            ("an abort", trace(4, REASONS, reasons("abort"), false)),
+            ("a slow first token", trace(5, FIRST_TOKEN, Value::DoubleValue(1.01), false)),
+        ];
+        let ordinary: Vec<ResourceSpans> = (0..60)
+            .map(|index| match index % 3 {
+                0 => trace(100 + index, STATUS, Value::IntValue(200), false),
+                1 => trace(100 + index, REASONS, reasons("stop"), false),
+                _ => trace(100 + index, FIRST_TOKEN, Value::DoubleValue(0.99), false),
+            })
+            .collect();
+        let resource_spans = kept.iter().map(|(_, trace)| trace.clone()).chain(ordinary).collect();
+        let body = ExportTraceServiceRequest { resource_spans }.encode_to_vec();
+        let headers = [("content-type", "application/x-protobuf")];
+        let http = Client::new(collector.ports.http);
+        let reply = http.request(http::Method::POST, "/v1/traces", &headers, body.into()).await;
+        assert_eq!(reply.status, 200, "{config}: {}", reply.text());
+        for (id, (what, _)) in (1..).zip(&kept) {
+            let id = format!("{id:032x}");
+            poll(&format!("{config}: {what}"), SOON, async || jaeger.trace(&id).await).await;
+        }
+        // All were decided at once.
+        let mut ordinary = 0;
+        for id in 100..160 {
+            ordinary += usize::from(jaeger.trace(&format!("{id:032x}")).await.is_some());
+        }
+        assert!(ordinary < 20, "{config}: {ordinary} of 60 ordinary traces were kept");
+    }
 }

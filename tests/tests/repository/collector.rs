@@ -128,6 +128,28 @@ fn what_the_compose_file_mounts_exists() {
     gaps.assert_none("otel-collector/compose.yaml");
 }
 
+/// Tags cannot be looked up where tests run, but two that differ cannot both be the one that was meant.
+#[test]
+fn images_have_the_tag_of_the_compose_file_wherever_they_are_named() {
+    let compose = yaml("otel-collector/compose.yaml");
+    let mut gaps = Gaps::default();
+    let mut seen = 0;
+    for service in compose["services"].as_object().expect("services").values() {
+        let image = service["image"].as_str().expect("an image");
+        let (name, tag) = image.rsplit_once(':').expect("a tag");
+        for path in super::files(".", &[".md", ".yaml", ".sh"]) {
+            for found in super::read(&path).split(&format!("{name}:")).skip(1) {
+                let end = found.find(|c: char| !c.is_ascii_alphanumeric() && c != '.' && c != '-');
+                let found = &found[..end.unwrap_or(found.len())];
+                gaps.equal(format_args!("{}: tag of {name}", path.display()), found, tag);
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 9, "{seen} images");
+    gaps.assert_none("otel-collector/compose.yaml");
+}
+
 #[test]
 fn every_published_port_stays_on_this_machine() {
     let compose = yaml("otel-collector/compose.yaml");

@@ -5,7 +5,7 @@ use limpid_tests::compliance::{check_request, check_tree};
 use limpid_tests::gaps::Gaps;
 use limpid_tests::otlp_receiver::{OtlpReceiver, Transport};
 use limpid_tests::server::{BROKEN_TOKEN, CONTEXT_LENGTH, MODEL, Options, broken_model, slow_model};
-use limpid_tests::spans::{self, StatusCode, Trace};
+use limpid_tests::spans::{self, Span, StatusCode, Trace};
 use serde_json::{Value, json};
 
 use crate::{CHAT, COMPLETIONS, completion, protocol, quick, scrape_until, with};
@@ -17,9 +17,11 @@ struct Expected {
     status: Option<i64>,
     /// `error.type` of the SERVER span, and its being an error.
     server_error: Option<&'static str>,
-    /// Finish reason of the model span, `None` if the request never got so far.
-    reason: Option<&'static str>,
-    /// Spans below the model span.
+    /// Model spans: one per choice, none if the request never got so far.
+    choices: usize,
+    /// Finish reason of each model span.
+    reason: &'static str,
+    /// Spans below each model span.
     phases: &'static [&'static str],
 }
 
@@ -28,6 +30,8 @@ enum Path {
     Length,
     EndToken,
     StopString,
+    Choices,
+    BestOf,
     Invalid,
     ContextTooLong,
     Unauthorized,
@@ -40,26 +44,31 @@ enum Path {
     FailsMidStream,
     LeavesInPrefill,
     LeavesQueue,
+    Overloaded,
     LeavesStream,
     Shutdown,
+    ShutdownInQueue,
 }
 
 const KEY: &str = "s3cret";
 const PHASES: &[&str] = &["queue", "prefill", "decode"];
 
 const fn good(path: Path, reason: &'static str) -> Expected {
-    Expected { path, status: Some(200), server_error: None, reason: Some(reason), phases: PHASES }
+    Expected { path, status: Some(200), server_error: None, choices: 1, reason, phases: PHASES }
 }
 
 const fn refused(path: Path, status: i64) -> Expected {
-    Expected { path, status: Some(status), server_error: None, reason: None, phases: &[] }
+    Expected { path, status: Some(status), server_error: None, choices: 0, reason: "", phases: &[] }
 }
 
 /// Paths of a server whose device can be made to fail.
-const BROKEN: [Expected; 13] = [
+const BROKEN: [Expected; 15] = [
     good(Path::Length, "length"),
     good(Path::EndToken, "stop"),
     good(Path::StopString, "stop"),
+    Expected { choices: 3, ..good(Path::Choices, "length") },
+    // All that were computed, those that the answer leaves out as well.
+    Expected { choices: 4, ..good(Path::BestOf, "length") },
     refused(Path::Invalid, 400),
     refused(Path::ContextTooLong, 400),
     refused(Path::Unauthorized, 401),
@@ -72,36 +81,28 @@ const BROKEN: [Expected; 13] = [
         path: Path::FailsBeforeFirstToken,
         status: Some(500),
         server_error: Some("engine_error"),
-        reason: Some("error"),
+        choices: 1,
+        reason: "error",
         phases: &["queue", "prefill"],
     },
     Expected {
         path: Path::FailsMidStream,
         status: Some(200),
         server_error: Some("engine_error"),
-        reason: Some("error"),
+        choices: 1,
+        reason: "error",
         phases: PHASES,
     },
 ];
 
-/// Paths of a slow server that runs one request at a time.
-const SLOW: [Expected; 4] = [
-    Expected {
-        path: Path::LeavesInPrefill,
-        status: None,
-        server_error: None,
-        reason: Some("abort"),
-        phases: &["queue", "prefill"],
-    },
-    Expected {
-        path: Path::LeavesQueue,
-        status: None,
-        server_error: None,
-        reason: Some("abort"),
-        phases: &["queue"],
-    },
+/// Paths of a slow server that runs one request at a time and takes in two.
+const SLOW: [Expected; 6] = [
+    Expected { status: None, phases: &["queue", "prefill"], ..good(Path::LeavesInPrefill, "abort") },
+    Expected { status: None, phases: &["queue"], ..good(Path::LeavesQueue, "abort") },
+    Expected { server_error: Some("server_overloaded"), ..refused(Path::Overloaded, 503) },
     good(Path::LeavesStream, "abort"),
     good(Path::Shutdown, "abort"),
+    Expected { phases: &["queue"], ..good(Path::ShutdownInQueue, "abort") },
 ];
 
 impl Path {
@@ -136,6 +137,14 @@ impl Path {
         (format!("00-{}-00000000000000aa-01", self.trace_id()), format!("Bearer {key}"))
     }
 
+    /// Sends a request and walks away without its answer once `until` resolves.
+    async fn leave(self, client: Client, body: &Value, until: impl Future<Output = ()>) {
+        tokio::select! {
+            () = self.post(client, COMPLETIONS, body) => panic!("{self:?}: the answer came first"),
+            () = until => {}
+        }
+    }
+
     async fn stream(self, client: Client, body: &Value) -> limpid_tests::client::EventStream {
         let (traceparent, bearer) = self.headers(KEY);
         let headers = [("traceparent", traceparent.as_str()), ("authorization", &bearer)];
@@ -144,16 +153,29 @@ impl Path {
 
     /// Takes this path on a server of [`broken_model`].
     async fn take(self, client: Client) {
+        /// Of the fixtures.
+        const END_TOKEN: u32 = 2;
         let forced = |token: u32| json!({"logit_bias": {token.to_string(): 100}});
+        // By chance, but neither to the end nor to a failure.
+        let sampled = || {
+            let never = [END_TOKEN, BROKEN_TOKEN].map(|token| (token.to_string(), json!(-100)));
+            json!({"temperature": 1, "logit_bias": serde_json::Map::from_iter(never)})
+        };
         match self {
             Path::Length => self.post(client, COMPLETIONS, &completion(5)).await,
             Path::EndToken => {
-                // The end token of the fixtures.
-                self.post(client, COMPLETIONS, &with(completion(5), forced(2))).await;
+                self.post(client, COMPLETIONS, &with(completion(5), forced(END_TOKEN))).await;
             }
             Path::StopString => {
                 let fields = with(forced(BROKEN_TOKEN - 1), json!({"stop": ["}}"]}));
                 self.post(client, COMPLETIONS, &with(completion(9), fields)).await;
+            }
+            Path::Choices => {
+                self.post(client, COMPLETIONS, &with(completion(5), with(sampled(), json!({"n": 3})))).await;
+            }
+            Path::BestOf => {
+                let fields = with(sampled(), json!({"n": 2, "best_of": 4}));
+                self.post(client, COMPLETIONS, &with(completion(5), fields)).await;
             }
             Path::Invalid => {
                 self.post(client, COMPLETIONS, &with(completion(5), json!({"temperature": "hot"}))).await;
@@ -189,9 +211,12 @@ impl Path {
                 let mut stream = self.stream(client, &with(completion(5), forced(BROKEN_TOKEN))).await;
                 while stream.next().await.is_some() {}
             }
-            Path::LeavesInPrefill | Path::LeavesQueue | Path::LeavesStream | Path::Shutdown => {
-                unreachable!("taken on the slow server")
-            }
+            Path::LeavesInPrefill
+            | Path::LeavesQueue
+            | Path::Overloaded
+            | Path::LeavesStream
+            | Path::Shutdown
+            | Path::ShutdownInQueue => unreachable!("taken on the slow server"),
         }
     }
 }
@@ -213,7 +238,7 @@ fn check_path(gaps: &mut Gaps, expected: &Expected, traces: &[Trace]) {
     let what = format!("{:?}", expected.path);
     let found = traces.iter().find(|trace| trace.id() == expected.path.trace_id());
     let Some(trace) = gaps.some(format_args!("{what}: trace"), found) else { return };
-    check_request(gaps, &what, trace, usize::from(expected.reason.is_some()));
+    check_request(gaps, &what, trace, expected.choices);
     let servers = trace.of_kind(spans::SpanKind::Server);
     let Some(server) = servers.first() else { return };
     gaps.equal(
@@ -222,24 +247,27 @@ fn check_path(gaps: &mut Gaps, expected: &Expected, traces: &[Trace]) {
         expected.status,
     );
     gaps.equal(format_args!("{what}: SERVER error.type"), server.string("error.type"), expected.server_error);
-    let status = |failed: bool| if failed { StatusCode::Error } else { StatusCode::Unset };
-    gaps.equal(
-        format_args!("{what}: SERVER status"),
-        server.status(),
-        status(expected.server_error.is_some()),
-    );
+    let status = if expected.server_error.is_some() { StatusCode::Error } else { StatusCode::Unset };
+    gaps.equal(format_args!("{what}: SERVER status"), server.status(), status);
     gaps.equal(format_args!("{what}: version"), server.string("network.protocol.version"), Some("1.1"));
-    let (Some(reason), Some(model)) = (expected.reason, trace.model()) else { return };
+    for model in trace.models() {
+        check_model(gaps, &what, expected, trace, model);
+    }
+}
+
+fn check_model(gaps: &mut Gaps, what: &str, expected: &Expected, trace: &Trace, model: &Span) {
+    let failed = expected.reason == "error";
     gaps.equal(
         format_args!("{what}: finish reasons"),
         model.strings("gen_ai.response.finish_reasons"),
-        Some(vec![reason.to_owned()]),
+        Some(vec![expected.reason.to_owned()]),
     );
-    gaps.equal(format_args!("{what}: model status"), model.status(), status(reason == "error"));
+    let status = if failed { StatusCode::Error } else { StatusCode::Unset };
+    gaps.equal(format_args!("{what}: model status"), model.status(), status);
     gaps.equal(
         format_args!("{what}: model error.type"),
         model.string("error.type"),
-        (reason == "error").then_some("engine_error"),
+        failed.then_some("engine_error"),
     );
     let phases: Vec<&str> = trace.children(model).iter().map(|child| child.name()).collect();
     gaps.equal(format_args!("{what}: phases"), &phases[..], expected.phases);
@@ -294,6 +322,7 @@ async fn paths_of_leavers(transport: Transport) {
     let receiver = OtlpReceiver::start().await;
     let options = Options::new(&slow_model())
         .arg("--max-num-seqs", "1")
+        .arg("--max-num-queued-reqs", "2")
         .arg("--max-num-batched-tokens", "64")
         .arg("--shutdown-timeout", "0");
     let server = sent_to(&receiver, transport, options).await;
@@ -301,28 +330,33 @@ async fn paths_of_leavers(transport: Transport) {
     let gauge = |name: &'static str, value: f64| async move {
         scrape_until(client, name, |scrape| scrape.value(name, &[]) == value).await;
     };
-    let leave = |path: Path, body: Value, until: &'static str| async move {
-        tokio::select! {
-            () = path.post(client, COMPLETIONS, &body) => panic!("{path:?}: the answer came first"),
-            () = gauge(until, 1.0) => {}
-        }
-    };
+    const RUNNING: &str = "vllm:num_requests_running";
+    const WAITING: &str = "vllm:num_requests_waiting";
 
     let long = json!({"model": MODEL, "prompt": vec![100; CONTEXT_LENGTH - 10], "max_tokens": 4});
-    leave(Path::LeavesInPrefill, long, "vllm:num_requests_running").await;
-    gauge("vllm:num_requests_running", 0.0).await;
+    Path::LeavesInPrefill.leave(client, &long, gauge(RUNNING, 1.0)).await;
+    gauge(RUNNING, 0.0).await;
 
     let mut running = Path::LeavesStream.stream(client, &completion(4000)).await;
     running.next().await.expect("it runs");
-    leave(Path::LeavesQueue, completion(4), "vllm:num_requests_waiting").await;
-    gauge("vllm:num_requests_waiting", 0.0).await;
+    let meanwhile = async {
+        gauge(WAITING, 1.0).await;
+        Path::Overloaded.post(client, COMPLETIONS, &completion(4)).await;
+    };
+    Path::LeavesQueue.leave(client, &completion(4), meanwhile).await;
+    gauge(WAITING, 0.0).await;
     drop(running);
-    gauge("vllm:num_requests_running", 0.0).await;
+    gauge(RUNNING, 0.0).await;
 
     let mut last = Path::Shutdown.stream(client, &completion(4000)).await;
     last.next().await.expect("it runs");
-    server.terminate();
-    while last.next().await.is_some() {}
+    let queued = completion(4);
+    let terminate = async {
+        gauge(WAITING, 1.0).await;
+        server.terminate();
+        while last.next().await.is_some() {}
+    };
+    tokio::join!(Path::ShutdownInQueue.post(client, COMPLETIONS, &queued), terminate);
     let ended = server.ended().await;
     assert!(ended.status.success(), "{}", ended.log);
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use limpid_tests::client::Client;
 use limpid_tests::otlp_receiver::{Behaviour, OtlpReceiver, Transport};
-use limpid_tests::server::{Options, Server, tiny_model};
+use limpid_tests::server::{Options, slow_model, tiny_model};
 use limpid_tests::spans;
 use tokio::net::TcpListener;
 
@@ -15,58 +15,83 @@ const SPANS_PER_REQUEST: f64 = 5.0;
 /// Spans of a start on the CPU: the root, three of the model, two of the device.
 const SPANS_OF_THE_START: f64 = 6.0;
 
-/// The median of twenty requests' durations.
-async fn median_latency(client: Client) -> Duration {
-    let mut latencies = Vec::new();
-    for _ in 0..20 {
-        let asked = Instant::now();
-        assert_eq!(client.post(COMPLETIONS, &completion(8)).await.status, 200);
-        latencies.push(asked.elapsed());
-    }
-    latencies.sort();
-    latencies[latencies.len() / 2]
-}
-
-async fn start_and_measure(options: Options) -> (Duration, Duration, Server) {
+/// How long a request takes.
+async fn latency(client: Client) -> f64 {
     let asked = Instant::now();
-    let server = options.start().await;
-    let start = asked.elapsed();
-    let median = median_latency(server.client()).await;
-    (start, median, server)
+    assert_eq!(client.post(COMPLETIONS, &completion(24)).await.status, 200);
+    asked.elapsed().as_secs_f64()
 }
 
-/// Both are far below what one wait for a collector costs (a second at least), and far above what a busy test
-/// machine adds by chance.
-fn assert_unhurt(what: &str, plain: (Duration, Duration), with: (Duration, Duration)) {
-    let start = plain.0 + Duration::from_secs(1);
-    assert!(with.0 < start, "{what}: start took {:?}, without telemetry {:?}", with.0, plain.0);
-    let median = plain.1 * 2 + Duration::from_millis(50);
-    assert!(with.1 < median, "{what}: requests took {:?}, without telemetry {:?}", with.1, plain.1);
+/// How long a start takes.
+async fn start_time(options: &Options) -> f64 {
+    let asked = Instant::now();
+    drop(options.start().await);
+    asked.elapsed().as_secs_f64()
 }
 
-#[tokio::test]
-async fn closed_deaf_and_slow_collectors_slow_neither_start_nor_requests() {
-    let (start, median, server) = start_and_measure(Options::new(&tiny_model())).await;
-    drop(server);
+/// How much slower the fastest of the second is than the fastest of the first. What else the machine does comes and
+/// goes, and only adds; who waits for a collector, or works for it, does so every time.
+fn ratio_of_fastest(pairs: &[(f64, f64)]) -> f64 {
+    let (plain, with) = pairs
+        .iter()
+        .fold((f64::MAX, f64::MAX), |fastest, pair| (fastest.0.min(pair.0), fastest.1.min(pair.1)));
+    with / plain
+}
+
+/// Runs `measure` until it finds no more than 5 %. Each round measures anew: a machine that is busy by chance
+/// passes sooner or later, one whose telemetry costs more than that does not. Medians under load, which other tests
+/// beside this one would spoil, are for `limpid bench` to compare.
+async fn assert_unhurt(what: &str, mut measure: impl AsyncFnMut() -> f64) {
+    let mut ratios = Vec::new();
+    while ratios.len() < 8 {
+        ratios.push(measure().await);
+        if ratios.last().is_some_and(|ratio| *ratio <= 1.05) {
+            return;
+        }
+    }
+    panic!("{what}: {ratios:?} times what it takes without telemetry");
+}
+
+/// Request times are compared on the slow model, whose requests take long enough for 5 % to be more than noise.
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_deaf_and_slow_collectors_slow_neither_start_nor_requests_by_5_percent() {
+    let options = Options::new(&slow_model());
+    let plain = options.start().await;
     let closed = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         listener.local_addr().unwrap()
     };
     // Connections wait in its backlog for ever.
     let deaf = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let receiver = OtlpReceiver::start().await;
+    receiver.behave(Behaviour::Hang);
     for transport in [Transport::Grpc, Transport::Http] {
-        for (what, address) in [("closed", closed), ("deaf", deaf.local_addr().unwrap())] {
-            let options = quick(Options::new(&tiny_model()))
-                .env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"))
+        for (what, endpoint) in [
+            ("closed", format!("http://{closed}")),
+            ("deaf", format!("http://{}", deaf.local_addr().unwrap())),
+            ("never answering", receiver.endpoint(transport)),
+        ] {
+            let with = quick(options.clone())
+                .env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint)
                 .env("OTEL_EXPORTER_OTLP_PROTOCOL", protocol(transport));
-            let (with_start, with_median, _server) = start_and_measure(options).await;
-            assert_unhurt(&format!("{what}, {transport:?}"), (start, median), (with_start, with_median));
+            assert_unhurt(&format!("start, {what}, {transport:?}"), async || {
+                let mut pairs = Vec::new();
+                for _ in 0..5 {
+                    pairs.push((start_time(&options).await, start_time(&with).await));
+                }
+                ratio_of_fastest(&pairs)
+            })
+            .await;
+            let with = with.start().await;
+            assert_unhurt(&format!("requests, {what}, {transport:?}"), async || {
+                let mut pairs = Vec::new();
+                for _ in 0..25 {
+                    pairs.push((latency(plain.client()).await, latency(with.client()).await));
+                }
+                ratio_of_fastest(&pairs)
+            })
+            .await;
         }
-        let receiver = OtlpReceiver::start().await;
-        receiver.behave(Behaviour::Hang);
-        let (with_start, with_median, _server) = start_and_measure(sending_to(&receiver, transport)).await;
-        assert_unhurt(&format!("never answering, {transport:?}"), (start, median), (with_start, with_median));
-        receiver.behave(Behaviour::Slow(Duration::from_secs(2)));
     }
 }
 
@@ -179,4 +204,21 @@ async fn exporting_does_not_feed_itself() {
         scrape(server.client()).await.value("limpid_otlp_exporter_spans_total", &[("result", "exported")])
             >= 5.0
     );
+}
+
+#[tokio::test]
+async fn spans_still_arrive_over_http_after_many_flushes() {
+    let receiver = OtlpReceiver::start().await;
+    let server = sending_to(&receiver, Transport::Http).start().await;
+    for flush in 1..=10 {
+        server.client().post(COMPLETIONS, &completion(2)).await;
+        receiver
+            .wait_for("the flush's trace", SOON, |received| {
+                (spans::request_traces(&spans::all(received)).len() == flush).then_some(())
+            })
+            .await;
+    }
+    assert!(receiver.received().traces.len() >= 10, "each came by an export of its own");
+    let ended = server.stop().await;
+    assert!(ended.status.success() && !ended.log.contains("panicked"), "{}", ended.log);
 }

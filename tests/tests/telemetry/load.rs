@@ -1,4 +1,5 @@
-//! A thousand requests at once, many of whose clients leave: every one has its trace, and no trace is too many.
+//! A thousand requests at once, many of whose clients leave, some with several choices: every one has its trace with
+//! one model span per choice, and no span is too many.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,6 +17,11 @@ use crate::{COMPLETIONS, completion, sending_to, with};
 
 const REQUESTS: u64 = 1000;
 const CONCURRENCY: usize = 64;
+
+/// Choices that a request asks for: most for one, every seventh for two or three.
+fn choices(index: usize) -> usize {
+    if index.is_multiple_of(7) { 2 + index % 2 } else { 1 }
+}
 
 /// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,7 +53,8 @@ async fn a_thousand_requests_with_leavers_have_one_trace_each_and_the_books_bala
     let requests = clients.iter().enumerate().map(|(index, behaviour)| async move {
         let traceparent = format!("00-{:032x}-00000000000000aa-01", index + 1);
         let headers = [("traceparent", traceparent.as_str())];
-        let request = with(completion(1 + index as u64 % 32), json!({"stream": true}));
+        let fields = json!({"stream": true, "n": choices(index), "temperature": 1});
+        let request = with(completion(1 + index as u64 % 32), fields);
         let read = async {
             let mut stream = client.stream(COMPLETIONS, &headers, &request).await;
             while stream.next().await.is_some() && *behaviour != Client::LeavesStream {}
@@ -83,13 +90,13 @@ async fn a_thousand_requests_with_leavers_have_one_trace_each_and_the_books_bala
             }
             continue;
         }
-        models += 1;
+        models += choices(index);
         match trace {
-            Some(trace) => check_request(&mut gaps, &what, trace, 1),
+            Some(trace) => check_request(&mut gaps, &what, trace, choices(index)),
             None => gaps.note(format_args!("{what}: no trace")),
         }
     }
     gaps.expect(traces.len() <= clients.len(), format_args!("{} traces", traces.len()));
-    gaps.equal("requests counted by metrics and by model spans", counted, f64::from(models));
+    gaps.equal("requests counted by metrics and by model spans", counted, models as f64);
     gaps.assert_none("1000 requests, half of them left");
 }

@@ -4,8 +4,11 @@
 
 #![allow(missing_docs)]
 
+mod books;
 mod catalogue;
+mod choices;
 mod compliance;
+mod crowd;
 mod delivery;
 mod example;
 mod exporters;
@@ -15,6 +18,7 @@ mod logs;
 mod metrics;
 mod parity;
 mod paths;
+mod push;
 mod steps;
 mod tree;
 

@@ -1,4 +1,4 @@
-//! The scrape, the push, and that both say the same.
+//! The scrape: what is in it, in which form, and that it waits for nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
@@ -10,16 +10,14 @@ use http::Method;
 use limpid_tests::environment::python_with;
 use limpid_tests::exposition::{Format, Labels, Scrape};
 use limpid_tests::gaps::Gaps;
-use limpid_tests::otlp_metrics::{AggregationTemporality, Point, StreamKind, streams};
 use limpid_tests::otlp_receiver::{OtlpReceiver, Transport};
 use limpid_tests::server::{CONTEXT_LENGTH, MODEL, Options, slow_model, tiny_model};
-use limpid_tests::spans;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
 use crate::catalogue::{PROMISED, REASONS, SUCCESS};
 use crate::{
-    CHAT, COMPLETIONS, SOON, chat, completion, scrape, scrape_open_metrics, scrape_until, sending_to, with,
+    CHAT, COMPLETIONS, chat, completion, scrape, scrape_open_metrics, scrape_until, sending_to, with,
 };
 
 fn labels(pairs: &[(&str, &str)]) -> Labels {
@@ -73,6 +71,7 @@ async fn the_first_scrape_has_every_promised_family_at_zero() {
         gaps.expect(!name.ends_with("_created"), format_args!("{name} would be taken for a metric"));
         gaps.expect(!family.help.is_empty(), format_args!("{name} has no help"));
         for sample in &family.samples {
+            gaps.expect(sample.value.is_finite(), format_args!("{name} is {}", sample.value));
             for (label, value) in &sample.labels {
                 gaps.expect(value.len() <= 512, format_args!("{name}: {label} is {} bytes", value.len()));
                 gaps.expect(
@@ -82,6 +81,10 @@ async fn the_first_scrape_has_every_promised_family_at_zero() {
             }
         }
     }
+    let adapters: Vec<Labels> =
+        scrape.family("vllm:lora_requests_info").samples.iter().map(|sample| sample.labels.clone()).collect();
+    let none = labels(&[("max_lora", "0"), ("waiting_lora_adapters", ""), ("running_lora_adapters", "")]);
+    gaps.equal("adapters", adapters, vec![none]);
     gaps.assert_none("GET /metrics before any request");
 }
 
@@ -168,58 +171,6 @@ async fn the_official_python_parser_reads_both_formats() {
 }
 
 #[tokio::test]
-async fn ten_tokens_are_one_first_token_nine_gaps_and_ten_counts() {
-    let server = Options::new(&tiny_model()).start().await;
-    let asked = Instant::now();
-    let answer = server.client().post(CHAT, &chat(10)).await.json();
-    let took = asked.elapsed().as_secs_f64();
-    let scrape =
-        scrape_until(server.client(), "the request's count", |scrape| scrape.value(SUCCESS, &[]) == 1.0)
-            .await;
-    let mut gaps = Gaps::default();
-    let prompt_tokens = answer["usage"]["prompt_tokens"].as_f64().unwrap();
-    for (name, count) in [
-        ("vllm:time_to_first_token_seconds", 1.0),
-        ("vllm:inter_token_latency_seconds", 9.0),
-        ("vllm:e2e_request_latency_seconds", 1.0),
-        ("vllm:request_queue_time_seconds", 1.0),
-        ("vllm:request_prefill_time_seconds", 1.0),
-        ("vllm:request_decode_time_seconds", 1.0),
-        ("vllm:request_prompt_tokens", 1.0),
-        ("vllm:request_generation_tokens", 1.0),
-    ] {
-        gaps.equal(format_args!("{name}'s count"), scrape.histogram(name).count, count);
-    }
-    gaps.equal("prompt tokens", scrape.value("vllm:prompt_tokens_total", &[]), prompt_tokens);
-    gaps.equal("sum of prompts", scrape.histogram("vllm:request_prompt_tokens").sum, prompt_tokens);
-    gaps.equal("generated tokens", scrape.value("vllm:generation_tokens_total", &[]), 10.0);
-    gaps.equal("sum of outputs", scrape.histogram("vllm:request_generation_tokens").sum, 10.0);
-    gaps.equal("ended by length", scrape.value(SUCCESS, &[("finished_reason", "length")]), 1.0);
-    let sum = |name: &str| scrape.histogram(name).sum;
-    let e2e = sum("vllm:e2e_request_latency_seconds");
-    gaps.expect(e2e > 0.0 && e2e <= took, format_args!("e2e is {e2e}, the client waited {took}"));
-    let first = sum("vllm:time_to_first_token_seconds");
-    gaps.expect(first > 0.0 && first <= e2e, format_args!("first token after {first}, e2e {e2e}"));
-    let decode = sum("vllm:request_decode_time_seconds");
-    let between = sum("vllm:inter_token_latency_seconds");
-    gaps.expect((decode - between).abs() < 2e-3, format_args!("decode {decode}, sum of gaps {between}"));
-    let parts = sum("vllm:request_queue_time_seconds") + sum("vllm:request_prefill_time_seconds") + decode;
-    gaps.expect(parts <= e2e, format_args!("queue + prefill + decode {parts}, e2e {e2e}"));
-    gaps.assert_none(answer);
-}
-
-#[tokio::test]
-async fn a_single_token_has_no_gap_and_no_nan() {
-    let server = Options::new(&tiny_model()).start().await;
-    server.client().post(CHAT, &chat(1)).await;
-    let scrape =
-        scrape_until(server.client(), "the request's count", |scrape| scrape.value(SUCCESS, &[]) == 1.0)
-            .await;
-    assert_eq!(scrape.histogram("vllm:inter_token_latency_seconds").count, 0.0);
-    assert_eq!(scrape.histogram("vllm:time_to_first_token_seconds").count, 1.0);
-}
-
-#[tokio::test]
 async fn time_to_first_token_is_what_clients_measure() {
     let server = Options::new(&slow_model()).start().await;
     let client = server.client();
@@ -237,224 +188,6 @@ async fn time_to_first_token_is_what_clients_measure() {
     assert_eq!(first.count, 20.0);
     assert!(first.sum >= 0.5 * measured, "{} s, clients measured {measured} s", first.sum);
     assert!(first.sum <= measured + 20.0 * 0.05, "{} s, clients measured {measured} s", first.sum);
-}
-
-/// What must hold of any scrape of an idle server.
-pub(crate) fn check_books(gaps: &mut Gaps, scrape: &Scrape, requests: f64) {
-    gaps.equal("ended requests", scrape.value(SUCCESS, &[]), requests);
-    for name in
-        ["vllm:e2e_request_latency_seconds", "vllm:request_prompt_tokens", "vllm:request_generation_tokens"]
-    {
-        gaps.equal(format_args!("{name}'s count"), scrape.histogram(name).count, requests);
-    }
-    for (counter, histogram) in [
-        ("vllm:prompt_tokens_total", "vllm:request_prompt_tokens"),
-        ("vllm:generation_tokens_total", "vllm:request_generation_tokens"),
-    ] {
-        gaps.equal(histogram, scrape.histogram(histogram).sum, scrape.value(counter, &[]));
-    }
-    for gauge in ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"] {
-        gaps.equal(gauge, scrape.value(gauge, &[]), 0.0);
-    }
-}
-
-#[tokio::test]
-async fn the_books_balance_over_finished_stopped_aborted_queued_and_refused_requests() {
-    let server = Options::new(&slow_model()).arg("--max-num-seqs", "3").start().await;
-    let client = server.client();
-    let requests = (0..24u64).map(|index| async move {
-        let prompt = "hello world ".repeat(1 + index as usize % 5);
-        // Those who leave ask for so much that the server cannot be done before it learns of it.
-        let tokens = if index % 4 == 0 { 2000 } else { 4 + index };
-        let request = with(completion(tokens), json!({"prompt": prompt, "stream": true}));
-        match index % 4 {
-            0 => {
-                // Leaves after its first chunk, long before it could end.
-                let long = with(request, json!({"max_tokens": 2000}));
-                let mut stream = client.stream(COMPLETIONS, &[], &long).await;
-                stream.next().await;
-                1
-            }
-            1 => {
-                let refused = with(request, json!({"top_p": 7}));
-                assert_eq!(client.post(COMPLETIONS, &refused).await.status, 400);
-                0
-            }
-            _ => {
-                client.stream(COMPLETIONS, &[], &request).await.chunks().await;
-                1
-            }
-        }
-    });
-    let ended: i32 = join_all(requests).await.into_iter().sum();
-    let idle = scrape_until(client, "all requests ended", |scrape| {
-        scrape.value(SUCCESS, &[]) == f64::from(ended)
-            && scrape.value("vllm:num_requests_running", &[]) == 0.0
-    })
-    .await;
-    let mut gaps = Gaps::default();
-    check_books(&mut gaps, &idle, f64::from(ended));
-    gaps.equal("requests that finished", idle.value(SUCCESS, &[("finished_reason", "length")]), 12.0);
-    gaps.equal("errors", idle.value(SUCCESS, &[("finished_reason", "error")]), 0.0);
-    gaps.assert_none("Σ request_success = Σ histograms; counters = sums");
-}
-
-/// A scrape's families in the shape of a push: points by labels, buckets not cumulated.
-fn as_pushed(scrape: &Scrape, name: &str) -> BTreeMap<Labels, Point> {
-    let family = scrape.family(name);
-    if family.kind != "histogram" {
-        let samples = family.samples.iter();
-        return samples.map(|sample| (sample.labels.clone(), Point::Number(sample.value))).collect();
-    }
-    let series = scrape.histograms(name).into_iter().map(|(labels, histogram)| {
-        let mut before = 0.0;
-        let counts = histogram.buckets.iter().map(|(_, cumulative)| {
-            let count = cumulative - before;
-            before = *cumulative;
-            count as u64
-        });
-        let counts = counts.collect();
-        let bounds = histogram.buckets.iter().map(|(le, _)| le.parse::<f64>().unwrap());
-        let bounds = bounds.filter(|bound| bound.is_finite()).collect();
-        (labels, Point::Histogram { bounds, counts, sum: histogram.sum, count: histogram.count as u64 })
-    });
-    series.collect()
-}
-
-#[tokio::test]
-async fn pushed_and_scraped_are_the_same_names_types_labels_and_values() {
-    for transport in [Transport::Grpc, Transport::Http] {
-        let receiver = OtlpReceiver::start().await;
-        let server = sending_to(&receiver, transport).start().await;
-        for tokens in [1, 5, 9] {
-            server.client().post(CHAT, &chat(tokens)).await;
-        }
-        scrape_until(server.client(), "three requests", |scrape| scrape.value(SUCCESS, &[]) == 3.0).await;
-        let so_far = receiver.received().metrics.len();
-        let pushed = receiver
-            .wait_for("an export after the last request", SOON, |received| {
-                received.metrics.get(so_far + 1).map(|export| streams(&export.message))
-            })
-            .await;
-        let scraped = scrape(server.client()).await;
-
-        let mut gaps = Gaps::default();
-        let vllm = |name: &&String| name.starts_with("vllm:");
-        let pushed_names: BTreeSet<&String> = pushed.keys().filter(vllm).collect();
-        let scraped_names: BTreeSet<&String> = scraped.families.keys().filter(vllm).collect();
-        gaps.equal("names", pushed_names.clone(), scraped_names);
-        for name in pushed_names {
-            let stream = &pushed[name];
-            let Some(family) = scraped.families.get(name) else { continue };
-            let kind = match stream.kind {
-                StreamKind::Gauge => "gauge",
-                StreamKind::Counter => "counter",
-                StreamKind::Histogram => "histogram",
-                StreamKind::Summary => "summary",
-                StreamKind::UpDownCounter => "an up-down counter",
-            };
-            gaps.equal(format_args!("{name}'s type"), kind, family.kind.as_str());
-            gaps.equal(format_args!("{name}'s unit"), stream.unit.as_str(), "");
-            gaps.equal(format_args!("{name}'s help"), stream.description.as_str(), family.help.as_str());
-            gaps.equal(format_args!("{name}'s points"), &stream.points, &as_pushed(&scraped, name));
-            if stream.kind == StreamKind::Counter || stream.kind == StreamKind::Histogram {
-                let temporality = Some(AggregationTemporality::Cumulative);
-                gaps.equal(format_args!("{name}'s temporality"), stream.temporality, temporality);
-            }
-        }
-        for (name, stream) in &pushed {
-            for point in stream.points.values() {
-                if let Point::Histogram { bounds, .. } = point {
-                    let default = bounds.starts_with(&[0.0, 5.0, 10.0, 25.0]);
-                    gaps.expect(!default, format_args!("{name} has the SDK's default bounds"));
-                }
-            }
-        }
-        gaps.assert_none(format_args!("{transport:?}"));
-    }
-}
-
-#[tokio::test]
-async fn cumulative_exports_have_one_start_and_rising_times() {
-    let receiver = OtlpReceiver::start().await;
-    let server = sending_to(&receiver, Transport::Http).start().await;
-    server.client().post(CHAT, &chat(4)).await;
-    let exports = receiver
-        .wait_for("twenty exports", Duration::from_secs(40), |received| {
-            (received.metrics.len() >= 20).then(|| received.metrics.clone())
-        })
-        .await;
-    let mut gaps = Gaps::default();
-    let mut last: BTreeMap<(String, Labels), (u64, u64)> = BTreeMap::new();
-    for export in &exports {
-        for (name, stream) in streams(&export.message) {
-            for (labels, (start, time)) in stream.times {
-                if let Some((first_start, before)) = last.insert((name.clone(), labels), (start, time)) {
-                    gaps.expect(time > before, format_args!("{name}: {time} after {before}"));
-                    if stream.kind != StreamKind::Gauge {
-                        gaps.equal(format_args!("{name}'s start"), start, first_start);
-                    }
-                }
-            }
-        }
-    }
-    let instances: BTreeSet<String> = exports
-        .iter()
-        .flat_map(|export| &export.message.resource_metrics)
-        .filter_map(|resource| {
-            let attributes = &resource.resource.as_ref()?.attributes;
-            spans::string(attributes, "service.instance.id").map(str::to_owned)
-        })
-        .collect();
-    gaps.equal("service.instance.id", instances.len(), 1);
-    gaps.assert_none("twenty exports of one server");
-}
-
-#[tokio::test]
-async fn deltas_add_up_to_the_scraped_counters() {
-    let receiver = OtlpReceiver::start().await;
-    let server = sending_to(&receiver, Transport::Grpc)
-        .env("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")
-        .start()
-        .await;
-    for tokens in [3, 4, 5] {
-        server.client().post(CHAT, &chat(tokens)).await;
-        let exports = receiver.received().metrics.len();
-        receiver
-            .wait_for("one more export", SOON, |received| received.metrics.get(exports).map(|_| ()))
-            .await;
-    }
-    let scraped =
-        scrape_until(server.client(), "three requests", |scrape| scrape.value(SUCCESS, &[]) == 3.0).await;
-    server.stop().await;
-    let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
-    let mut gaps = Gaps::default();
-    for export in receiver.received().metrics {
-        for (name, stream) in streams(&export.message) {
-            if !name.starts_with("vllm:") || stream.kind == StreamKind::Gauge {
-                continue;
-            }
-            let delta = Some(AggregationTemporality::Delta);
-            gaps.equal(format_args!("{name}'s temporality"), stream.temporality, delta);
-            for (key, value) in stream.points.values().filter_map(|point| match point {
-                Point::Number(value) if name == "vllm:generation_tokens_total" => Some(("tokens", *value)),
-                Point::Histogram { count, .. } if name == "vllm:e2e_request_latency_seconds" => {
-                    Some(("requests", *count as f64))
-                }
-                _ => None,
-            }) {
-                *sums.entry(key).or_default() += value;
-            }
-        }
-    }
-    gaps.equal(
-        "tokens",
-        sums.get("tokens").copied(),
-        Some(scraped.value("vllm:generation_tokens_total", &[])),
-    );
-    gaps.equal("tokens", sums.get("tokens").copied(), Some(12.0));
-    gaps.equal("requests", sums.get("requests").copied(), Some(3.0));
-    gaps.assert_none("sum of deltas = counter");
 }
 
 #[tokio::test]
@@ -560,4 +293,40 @@ async fn a_compressed_scrape_is_the_same_text() {
     flate2::read::GzDecoder::new(&reply.body[..]).read_to_string(&mut text).unwrap();
     let inflated = Scrape::parse(&text, Format::Text004).unwrap();
     assert_eq!(inflated.series(), scrape(server.client()).await.series());
+}
+
+#[tokio::test]
+async fn one_call_of_each_route_and_alias_is_counted_once_after_routing() {
+    let server = Options::new(&tiny_model()).start().await;
+    let client = server.client();
+    let model = format!("/v1/models/{MODEL}");
+    let tokens = json!({"model": MODEL, "tokens": [50, 51]});
+    let text = json!({"model": MODEL, "prompt": "ab"});
+    for (method, path, body) in [
+        ("POST", CHAT, chat(2)),
+        ("POST", COMPLETIONS, completion(2)),
+        ("GET", "/v1/models", json!(null)),
+        ("GET", model.as_str(), json!(null)),
+        ("POST", "/tokenize", text),
+        ("POST", "/detokenize", tokens),
+        ("POST", "/reset_prefix_cache", json!(null)),
+    ] {
+        let before = scrape(client).await;
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let headers = [("content-type", "application/json")];
+        let reply = client.request(method, path, &headers, body.to_string().into()).await;
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text());
+        // The books are closed with the last byte, which the client has a moment earlier.
+        let counted = |scrape: &Scrape| scrape.value("http_requests_total", &[]);
+        let after = scrape_until(client, path, |after| counted(after) > counted(&before)).await;
+        assert_eq!(counted(&after) - counted(&before), 1.0, "{path}");
+        let durations = |scrape: &Scrape| -> f64 {
+            let series = scrape.histograms("http_server_request_duration_seconds");
+            series.values().map(|histogram| histogram.count).sum()
+        };
+        assert_eq!(durations(&after) - durations(&before), 1.0, "{path}");
+        let generates = f64::from(u8::from(path == CHAT || path == COMPLETIONS));
+        let ended = after.value(SUCCESS, &[]) - before.value(SUCCESS, &[]);
+        assert_eq!(ended, generates, "{path}");
+    }
 }

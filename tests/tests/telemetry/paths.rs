@@ -1,6 +1,7 @@
 //! Requests that end otherwise than well, callers with traces of their own, and what makes no span at all.
 
 use limpid_tests::client::Client;
+use limpid_tests::compliance::check_request;
 use limpid_tests::gaps::Gaps;
 use limpid_tests::otlp_receiver::{OtlpReceiver, Transport};
 use limpid_tests::server::{CONTEXT_LENGTH, MODEL, Options, slow_model};
@@ -181,4 +182,70 @@ async fn probes_and_scrapes_make_no_spans() {
     server.stop().await;
     let traces = spans::request_traces(&spans::all(&receiver.received()));
     assert_eq!(traces.len(), 1, "500 probes and one request");
+}
+
+#[tokio::test]
+async fn a_request_that_waits_begins_with_its_head_and_shows_the_wait_as_queue() {
+    let receiver = OtlpReceiver::start().await;
+    let server = slow(&receiver).arg("--max-num-seqs", "1").start().await;
+    let client = server.client();
+    let running = start_stream(client).await;
+    let waiting = tokio::spawn(async move { client.post(CHAT, &chat(3)).await.status });
+    scrape_until(client, "one waiting", |scrape| scrape.value("vllm:num_requests_waiting", &[]) == 1.0).await;
+    let seen_waiting = std::time::Instant::now();
+    for _ in 0..20 {
+        crate::scrape(client).await;
+    }
+    let waited = seen_waiting.elapsed();
+    drop(running);
+    assert_eq!(waiting.await.unwrap(), 200);
+    let is_it = |trace: &spans::Trace| trace.server().string("http.route") == Some(CHAT);
+    let tree = trace(&receiver, "the trace", is_it).await;
+    let mut gaps = Gaps::default();
+    let phases = tree.children(tree.model().expect("a model span"));
+    let names: Vec<&str> = phases.iter().map(|phase| phase.name()).collect();
+    gaps.equal("phases", &names[..], &["queue", "prefill", "decode"][..]);
+    for (one, next) in phases.iter().zip(&phases[1..]) {
+        let (end, start) = (one.inner.end_time_unix_nano, next.inner.start_time_unix_nano);
+        gaps.expect(end <= start, format_args!("{} and {} overlap", one.name(), next.name()));
+    }
+    let queue = phases[0];
+    let before = queue.inner.start_time_unix_nano - tree.server().inner.start_time_unix_nano;
+    gaps.expect(before < 50_000_000, format_args!("{before} ns from the head to the queue"));
+    gaps.expect(
+        queue.duration() > waited,
+        format_args!("{:?} in the queue, not {waited:?}", queue.duration()),
+    );
+    gaps.assert_none(tree.text());
+}
+
+#[tokio::test]
+async fn every_preemption_is_on_its_requests_span_and_counted_once() {
+    let receiver = OtlpReceiver::start().await;
+    let server = sending_to(&receiver, Transport::Grpc)
+        .arg("--max-model-len", "128")
+        .arg("--num-gpu-blocks-override", "17")
+        .env("OTEL_BSP_MAX_QUEUE_SIZE", "100000")
+        .start()
+        .await;
+    let client = server.client();
+    let requests = (0..16u64).map(|index| async move {
+        let prompt: Vec<u64> = (0..30).map(|n| 40 + (7 * index + n * n) % 60).collect();
+        client.post(COMPLETIONS, &with(completion(60), json!({"prompt": prompt}))).await;
+    });
+    futures::future::join_all(requests).await;
+    let counted = crate::scrape(client).await.value("vllm:num_preemptions_total", &[]);
+    server.stop().await;
+    let mut gaps = Gaps::default();
+    let mut sum = 0;
+    for trace in spans::request_traces(&spans::all(&receiver.received())) {
+        check_request(&mut gaps, &trace.id(), &trace, 1);
+        let preemptions = trace.model().and_then(|model| model.int("limpid.request.num_preemptions"));
+        let drawn = trace.named("preempted").len() as i64;
+        gaps.equal(format_args!("{}: preempted spans", trace.id()), preemptions, Some(drawn));
+        sum += drawn;
+    }
+    gaps.expect(counted > 0.0, "the pool was large enough");
+    gaps.equal("preemptions on spans and in the counter", sum as f64, counted);
+    gaps.assert_none("16 requests, room for some");
 }

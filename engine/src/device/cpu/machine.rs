@@ -19,7 +19,7 @@ fn model_name(cpuinfo: &str) -> Option<&str> {
 
 /// Bytes that this process may still take: what the kernel calls available, or less if a control group
 /// allows less.
-pub(super) fn available_memory() -> Option<u64> {
+pub(in crate::device) fn available_memory() -> Option<u64> {
     let available = meminfo_available(&fs::read_to_string("/proc/meminfo").ok()?)?;
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let root = Path::new("/sys/fs/cgroup");

@@ -9,6 +9,7 @@
 //! Invariant: every sum has an order that depends on its own row alone, so a row's logits are the same to the
 //! bit whatever else is in the batch, and whatever the number of threads.
 
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use limpid_telemetry::observation::Phase;
@@ -23,7 +24,7 @@ use self::team::Team;
 use super::batch_check::check_batch;
 use super::{
     Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteDetail, ExecuteTimes,
-    WeightSource,
+    Peak, Sharing, WeightSource, share_of,
 };
 use crate::cache_layout::CacheLayout;
 use crate::kernels::rope::reference::frequencies;
@@ -31,9 +32,10 @@ use crate::program::{OpKind, Program, Rotation, Rows, WeightId};
 
 mod attention;
 mod formats;
-mod machine;
+pub(super) mod machine;
 mod matmul;
 mod packed;
+mod peak;
 mod plan;
 mod rows;
 mod shared;
@@ -48,14 +50,33 @@ pub struct CpuAdapter {
     info: DeviceInfo,
     level: SimdLevel,
     threads: usize,
+    engines: usize,
+    weights: SharedWeights,
+}
+
+/// The weights of one model, if a device of those that share them is open.
+type SharedWeights = Arc<Mutex<Weak<Weights>>>;
+
+/// The CPU for each of `engines` engines, with a share of its threads. They are for one model.
+pub(super) fn adapters(engines: usize) -> Vec<Box<dyn Adapter>> {
+    let weights = SharedWeights::default();
+    let threads = available_threads();
+    let adapter = |index| -> Box<dyn Adapter> {
+        let own = CpuAdapter::at(SimdLevel::best(), share_of(threads, index, engines));
+        Box::new(CpuAdapter { engines, weights: Arc::clone(&weights), ..own })
+    };
+    (0..engines).map(adapter).collect()
+}
+
+fn available_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 impl CpuAdapter {
     /// Never fails: there is always a CPU.
     #[allow(clippy::new_without_default)]
     pub fn new() -> CpuAdapter {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        CpuAdapter::at(SimdLevel::best(), threads)
+        CpuAdapter::at(SimdLevel::best(), available_threads())
     }
 
     fn at(level: SimdLevel, threads: usize) -> CpuAdapter {
@@ -66,7 +87,19 @@ impl CpuAdapter {
             backend: "rust".to_owned(),
             driver: level.name().to_owned(),
         };
-        CpuAdapter { info, level, threads }
+        CpuAdapter { info, level, threads, engines: 1, weights: SharedWeights::default() }
+    }
+
+    /// The weights that another device has already, or packed now.
+    fn weights(&self, program: &Program, source: &dyn WeightSource) -> Result<Arc<Weights>, DeviceError> {
+        // Whoever comes meanwhile waits and shares.
+        let mut shared = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(weights) = shared.upgrade() {
+            return Ok(weights);
+        }
+        let weights = Arc::new(Weights::new(program, source, self.threads)?);
+        *shared = Arc::downgrade(&weights);
+        Ok(weights)
     }
 }
 
@@ -79,13 +112,17 @@ impl Adapter for CpuAdapter {
         machine::available_memory().map_or(DeviceMemory::Unknown, DeviceMemory::Shared)
     }
 
+    fn sharing(&self) -> Sharing {
+        Sharing { engines: self.engines, weights: true }
+    }
+
     fn open(
-        self: Box<Self>,
+        &self,
         program: &Program,
         weights: &dyn WeightSource,
         limits: DeviceLimits,
     ) -> Result<Box<dyn Device>, DeviceError> {
-        Ok(Box::new(CpuDevice::open(*self, program, weights, limits)?))
+        Ok(Box::new(CpuDevice::open(self, program, weights, limits)?))
     }
 }
 
@@ -109,10 +146,7 @@ struct Memory {
     stages: Vec<Stage>,
     /// For steps whose ops are timed.
     single_ops: Vec<Stage>,
-    /// Weights of matrix products and embeddings.
-    matrices: Vec<Option<PackedWeight>>,
-    /// Weights of norms, and biases.
-    vectors: Vec<Option<Vec<f32>>>,
+    weights: Arc<Weights>,
     buffers: Vec<SharedBuffer>,
     layout: CacheLayout,
     /// One per memory of the layout.
@@ -123,6 +157,14 @@ struct Memory {
     /// Partial results of attention when a few long contexts are spread over many threads.
     partials: SharedBuffer,
     block_size: usize,
+}
+
+/// The weights in the device's layout. Nothing is written to them any more.
+struct Weights {
+    /// Of matrix products and embeddings.
+    matrices: Vec<Option<PackedWeight>>,
+    /// Of norms, and biases.
+    vectors: Vec<Option<Vec<f32>>>,
 }
 
 /// The angles of the batch's positions for one kind of rotation.
@@ -151,15 +193,16 @@ fn size(what: &str, factors: &[usize]) -> Result<usize, DeviceError> {
 
 impl CpuDevice {
     fn open(
-        adapter: CpuAdapter,
+        adapter: &CpuAdapter,
         program: &Program,
         weights: &dyn WeightSource,
         limits: DeviceLimits,
     ) -> Result<CpuDevice, DeviceError> {
         program.check();
-        let CpuAdapter { info, level, threads } = adapter;
+        let (info, threads) = (adapter.info.clone(), adapter.threads);
         let started = Instant::now();
-        let memory = Memory::new(program, weights, &limits, level, threads)?;
+        let packed = adapter.weights(program, weights)?;
+        let memory = Memory::new(program, weights, packed, &limits, adapter.level)?;
         let opening = [Phase::since("upload_weights", started)];
         let max_rows = limits.max_tokens.max(limits.max_sequences);
         let scratch = (0..threads).map(|_| Scratch::new(program, max_rows)).collect();
@@ -168,39 +211,50 @@ impl CpuDevice {
     }
 }
 
-impl Memory {
-    fn new(
-        program: &Program,
-        weights: &dyn WeightSource,
-        limits: &DeviceLimits,
-        level: SimdLevel,
-        threads: usize,
-    ) -> Result<Memory, DeviceError> {
+impl Weights {
+    /// Packs the weights of all ops, on `threads` threads.
+    fn new(program: &Program, source: &dyn WeightSource, threads: usize) -> Result<Weights, DeviceError> {
         let mut matrices: Vec<Option<PackedWeight>> = program.weights.iter().map(|_| None).collect();
         let mut vectors: Vec<Option<Vec<f32>>> = vec![None; program.weights.len()];
-        let mut angles: Vec<RopeAngles> = Vec::new();
         for op in &program.ops {
             match op.kind {
                 OpKind::Embed { table: id, .. } | OpKind::MatMul { weight: id, .. }
                     if matrices[id.0].is_none() =>
                 {
                     let weight = &program.weights[id.0];
-                    matrices[id.0] = Some(PackedWeight::new(weight, weights.weight(id), threads)?);
+                    matrices[id.0] = Some(PackedWeight::new(weight, &source.weight(id), threads)?);
                 }
                 OpKind::RmsNorm { weight: id, .. } | OpKind::AddBias { bias: id, .. } => {
-                    vectors[id.0] = Some(vector(program, weights, id)?)
-                }
-                OpKind::Rope { rotation, .. } if !angles.iter().any(|angles| angles.rotation == rotation) => {
-                    let values = rotation.factors.map(|id| vector(program, weights, id)).transpose()?;
-                    let len = size(&op.name, &[limits.max_tokens, rotation.rotary])?;
-                    angles.push(RopeAngles {
-                        rotation,
-                        frequencies: frequencies(&rotation, values.as_deref()),
-                        table: SharedBuffer::new(&op.name, len)?,
-                    });
+                    vectors[id.0] = Some(vector(program, source, id)?)
                 }
                 _ => {}
             }
+        }
+        Ok(Weights { matrices, vectors })
+    }
+}
+
+impl Memory {
+    fn new(
+        program: &Program,
+        source: &dyn WeightSource,
+        weights: Arc<Weights>,
+        limits: &DeviceLimits,
+        level: SimdLevel,
+    ) -> Result<Memory, DeviceError> {
+        let mut angles: Vec<RopeAngles> = Vec::new();
+        for op in &program.ops {
+            let OpKind::Rope { rotation, .. } = op.kind else { continue };
+            if angles.iter().any(|angles| angles.rotation == rotation) {
+                continue;
+            }
+            let values = rotation.factors.map(|id| vector(program, source, id)).transpose()?;
+            let len = size(&op.name, &[limits.max_tokens, rotation.rotary])?;
+            angles.push(RopeAngles {
+                rotation,
+                frequencies: frequencies(&rotation, values.as_deref()),
+                table: SharedBuffer::new(&op.name, len)?,
+            });
         }
         let buffers = program.buffers.iter().map(|buffer| {
             let rows = if buffer.rows == Rows::Tokens { limits.max_tokens } else { limits.max_sequences };
@@ -215,8 +269,7 @@ impl Memory {
             level,
             stages: plan::plan(program),
             single_ops: plan::plan_op_by_op(program),
-            matrices,
-            vectors,
+            weights,
             buffers: buffers.collect::<Result<_, _>>()?,
             caches: caches.collect::<Result<_, _>>()?,
             layout,
@@ -240,7 +293,7 @@ fn vector(program: &Program, weights: &dyn WeightSource, id: WeightId) -> Result
         )));
     }
     let mut values = vec![0.0; weight.columns];
-    weight.format.dequantize(stored, &mut values);
+    weight.format.dequantize(&stored, &mut values);
     Ok(values)
 }
 
@@ -283,10 +336,14 @@ impl Device for CpuDevice {
         for op in 0..program.ops.len() {
             // A thread that was put aside saw the op's end late; the first to see it is right.
             let to = self.scratch.iter().map(|scratch| scratch.ticks[op]).min().unwrap_or(from);
-            detail.push(program, op, shape, from, to - from);
+            detail.push(program, op..op + 1, shape, from, to - from);
             from = to;
         }
         Ok(ExecuteTimes { forward: Some(ended - started) })
+    }
+
+    fn peak(&mut self) -> Result<Peak, DeviceError> {
+        Ok(CpuDevice::peak(self))
     }
 
     fn opening(&self) -> &[Phase] {

@@ -120,7 +120,7 @@ impl Step<'_> {
     }
 
     fn matrix(&self, id: WeightId) -> &PackedWeight {
-        self.memory.matrices[id.0].as_ref().expect("opening packs the matrix of every op")
+        self.memory.weights.matrices[id.0].as_ref().expect("opening packs the matrix of every op")
     }
 
     /// # Safety
@@ -184,13 +184,14 @@ impl Step<'_> {
             OpKind::RmsNorm { input, weight, out, epsilon } => {
                 // SAFETY: the unit's rows, of another buffer than the output's.
                 let source = (input != out).then(|| unsafe { self.read(input, rows.clone()) });
-                let weight = memory.vectors[weight.0].as_ref().expect("opening reads every norm's weight");
+                let weight =
+                    memory.weights.vectors[weight.0].as_ref().expect("opening reads every norm's weight");
                 // SAFETY: the unit's rows.
                 let out = unsafe { self.write(out, rows) };
                 memory.level.run(RmsNorm { input: source, weight, epsilon, out });
             }
             OpKind::AddBias { buffer, bias } => {
-                let bias = memory.vectors[bias.0].as_ref().expect("opening reads every bias");
+                let bias = memory.weights.vectors[bias.0].as_ref().expect("opening reads every bias");
                 // SAFETY: the unit's rows.
                 let values = unsafe { self.write(buffer, rows) };
                 memory.level.run(AddBias { values, bias });

@@ -178,7 +178,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
 };
 
 fn open(model: &SyntheticModel, limits: DeviceLimits, level: SimdLevel, threads: usize) -> CpuDevice {
-    CpuDevice::open(CpuAdapter::at(level, threads), &model.program, model, limits).unwrap()
+    CpuDevice::open(&CpuAdapter::at(level, threads), &model.program, model, limits).unwrap()
 }
 
 /// Compares all buffers after a batch, which shows the op that went wrong rather than the last.
@@ -431,7 +431,7 @@ fn sizes_no_machine_has_are_errors() {
         DeviceLimits { num_blocks: usize::MAX / 4, ..LIMITS },
         DeviceLimits { max_tokens: usize::MAX / 64, ..LIMITS },
     ] {
-        let adapter = Box::new(CpuAdapter::new());
+        let adapter = CpuAdapter::new();
         assert!(matches!(adapter.open(&model.program, &model, limits), Err(DeviceError::Limit { .. })));
     }
 }
@@ -483,7 +483,7 @@ fn a_timed_step_gives_the_same_logits_and_the_time_of_every_op() {
     };
     for threads in [1, 3] {
         let adapter = CpuAdapter::at(SimdLevel::best(), threads);
-        let mut device = CpuDevice::open(adapter, &model.program, &model, limits).unwrap();
+        let mut device = CpuDevice::open(&adapter, &model.program, &model, limits).unwrap();
         let (mut plain, mut timed) = (Vec::new(), Vec::new());
         device.execute(&batch, &mut plain).unwrap();
         let mut detail = ExecuteDetail::default();
@@ -503,4 +503,26 @@ fn a_timed_step_gives_the_same_logits_and_the_time_of_every_op() {
         assert_eq!(detail.ops.iter().map(|op| op.flops).sum::<u64>(), total.flops);
         assert_eq!(detail.ops.iter().map(|op| op.bytes_read).sum::<u64>(), total.bytes_read);
     }
+}
+
+#[test]
+fn engines_on_one_cpu_have_one_copy_of_the_weights_as_long_as_one_of_them_is_open() {
+    let model = SyntheticModel::new(&LlamaShape::TINY, 23);
+    let adapters = adapters(3);
+    assert!(adapters.iter().all(|adapter| adapter.sharing() == Sharing { engines: 3, weights: true }));
+    let weights = SharedWeights::default();
+    let adapter = |threads| CpuAdapter {
+        engines: 2,
+        weights: Arc::clone(&weights),
+        ..CpuAdapter::at(SimdLevel::best(), threads)
+    };
+    let (one, other) = (adapter(1), adapter(2));
+    let open = |adapter: &CpuAdapter| CpuDevice::open(adapter, &model.program, &model, LIMITS).unwrap();
+    let (first, second) = (open(&one), open(&other));
+    assert!(Arc::ptr_eq(&first.memory.weights, &second.memory.weights));
+    drop(first);
+    let again = open(&one);
+    assert!(Arc::ptr_eq(&again.memory.weights, &second.memory.weights));
+    drop((again, second));
+    assert!(weights.lock().unwrap().upgrade().is_none(), "nobody holds them any more");
 }

@@ -1,4 +1,6 @@
-//! Finding an adapter: which there are, which is best, and what to say when there is none.
+//! Finding adapters: which there are, which are best, and what to say when there is none.
+
+use std::collections::HashSet;
 
 use wgpu::{AdapterInfo, Backends, DeviceType};
 
@@ -43,11 +45,12 @@ fn instance() -> Result<wgpu::Instance, String> {
     Ok(wgpu::Instance::new(descriptor))
 }
 
-/// The best adapter: discrete before integrated before virtual before unknown before software.
+/// The best adapter and all like it, at least one: discrete before integrated before virtual before unknown before
+/// software; of the same kind and backend.
 ///
 /// # Errors
 /// [`DeviceError::NoAdapter`] with the backends and adapters that were tried.
-pub(super) fn best(hardware_only: bool) -> Result<wgpu::Adapter, DeviceError> {
+pub(super) fn best(hardware_only: bool) -> Result<Vec<wgpu::Adapter>, DeviceError> {
     let backends = backend_names();
     let wanted = if hardware_only { "GPU" } else { "wgpu adapter" };
     let none = |tried: String, advice| Err(DeviceError::NoAdapter { wanted, tried, advice });
@@ -62,9 +65,8 @@ pub(super) fn best(hardware_only: bool) -> Result<wgpu::Adapter, DeviceError> {
         return none(format!("{backends}: no adapters"), install);
     }
     adapters.sort_by_key(|adapter| rank(adapter.get_info().device_type));
-    let best = adapters.swap_remove(0);
-    if hardware_only && best.get_info().device_type == DeviceType::Cpu {
-        adapters.insert(0, best);
+    let best = adapters[0].get_info();
+    if hardware_only && best.device_type == DeviceType::Cpu {
         let seen: Vec<String> = adapters.iter().map(|adapter| refusal(&adapter.get_info())).collect();
         return none(
             format!("{backends}: {}", seen.join(", ")),
@@ -72,7 +74,14 @@ pub(super) fn best(hardware_only: bool) -> Result<wgpu::Adapter, DeviceError> {
              or --device cpu",
         );
     }
-    Ok(best)
+    let mut buses = HashSet::new();
+    adapters.retain(|adapter| {
+        let info = adapter.get_info();
+        let is_alike = info.device_type == best.device_type && info.backend == best.backend;
+        // Two drivers for one device would give it twice.
+        is_alike && (info.device_pci_bus_id.is_empty() || buses.insert(info.device_pci_bus_id))
+    });
+    Ok(adapters)
 }
 
 /// What the rest of the program is told about an adapter.
@@ -155,7 +164,7 @@ mod tests {
         let Ok(any) = best(false) else {
             return super::super::testing::skip("no adapter at all");
         };
-        let info = describe(&any.get_info());
+        let info = describe(&any[0].get_info());
         if info.device_type != "Cpu" {
             return super::super::testing::skip("there is a GPU");
         }

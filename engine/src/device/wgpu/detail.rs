@@ -1,5 +1,5 @@
-//! A step whose ops are timed: a compute pass for each op with a timestamp at either end, read back in the
-//! same wait as the logits.
+//! A step whose ops are timed: a compute pass for each group of ops that one dispatch computes, with a timestamp at
+//! either end, read back in the same wait as the logits.
 //!
 //! It leaves everything else to the plain step, and runs only for steps that somebody wants to look into.
 
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use wgpu::BufferUsages;
 
 use super::gpu::{Gpu, Options};
+use super::shader::Mapping;
 use super::{Batch, DeviceError, ExecuteDetail, ExecuteTimes, WgpuDevice};
 
 /// Timestamps of every op.
@@ -70,19 +71,20 @@ impl WgpuDevice {
         let (tokens, logits_rows) = (batch.tokens.len(), batch.logits_rows.len());
         let mut encoder = self.begin()?;
         let mut ops = Vec::with_capacity(self.program.ops.len());
-        for (op, dispatches) in self.plan.ops(logits_rows) {
+        for (group, dispatches) in self.plan.groups(logits_rows) {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
-                label: Some(&self.program.ops[op].name),
+                label: Some(&self.program.ops[group.start].name),
                 timestamp_writes: Some(clock.writes(ops.len() as u32)),
             });
             self.plan.record(dispatches, &mut pass, tokens, logits_rows)?;
-            ops.push(op);
+            ops.push(group);
         }
         let (queries, bytes) = (2 * ops.len() as u32, 2 * TICK * ops.len() as u64);
         encoder.resolve_query_set(&clock.queries, 0..queries, &clock.resolved, 0);
         encoder.copy_buffer_to_buffer(&clock.resolved, 0, &clock.readback, 0, bytes);
+        // The ops may run, and even end, before the submission returns.
+        let handed_over = Instant::now();
         self.submit(encoder, logits_rows);
-        let submitted = Instant::now();
         clock.readback.map_async(wgpu::MapMode::Read, ..bytes, |_| ());
         self.gpu.wait()?;
         let completed = Instant::now();
@@ -96,16 +98,22 @@ impl WgpuDevice {
         let first = ticks.iter().copied().min().unwrap_or(0);
         let forward = clock.between(first, ticks.iter().copied().max().unwrap_or(0));
         // The two clocks have no common zero: the pass ended at the latest when the host saw it end.
-        let started = completed.checked_sub(forward).map_or(submitted, |started| started.max(submitted));
+        let started = completed.checked_sub(forward).map_or(handed_over, |started| started.max(handed_over));
         detail.forward = Some((started, (started + forward).min(completed)));
-        for (op, ends) in ops.into_iter().zip(ticks.chunks_exact(2)) {
-            let at = started + clock.between(first, ends[0]);
+        // Mesa's software adapters take the first stamp of a pass when they take its last; but their passes run one
+        // after the other, so each begins where the one before it ended.
+        let in_turn = self.gpu.options().mapping != Mapping::Hardware;
+        let mut ended = first;
+        for (group, ends) in ops.into_iter().zip(ticks.chunks_exact(2)) {
+            let begun = if in_turn { ended } else { ends[0] };
+            ended = ends[1];
+            let at = started + clock.between(first, begun);
             detail.push(
                 &self.program,
-                op,
+                group,
                 batch.shape(self.program.window()),
                 at,
-                clock.between(ends[0], ends[1]),
+                clock.between(begun, ended),
             );
         }
         drop(view);

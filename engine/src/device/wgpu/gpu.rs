@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wgpu::{BufferUsages, DeviceType, Features, Limits};
 
 use super::adapter::error_chain;
-use super::shader::{Access, Kernel, Mapping};
+use super::shader::{Access, Kernel, Mapping, TEXEL_BYTES, TEXELS_PER_ROW, Texel};
 use crate::device::DeviceError;
 
 /// What may differ from what the adapter offers. Tests force small limits and the other mapping.
@@ -22,9 +22,16 @@ pub(crate) struct Options {
     pub(crate) max_binding: u64,
     /// Most workgroups in one dimension of a dispatch.
     pub(crate) max_workgroups: u32,
+    /// Most rows of texels in a texture.
+    pub(crate) max_texel_rows: u32,
+    /// Bytes of a window onto a buffer.
+    pub(crate) window: usize,
     /// Measure the forward pass.
     pub(crate) timestamps: bool,
 }
+
+/// Bytes of a window where the adapter allows as many: what a row group of a wide product reads and more.
+const WINDOW: u64 = 64 << 10;
 
 /// An open wgpu device.
 pub(super) struct Gpu {
@@ -36,7 +43,7 @@ pub(super) struct Gpu {
     subgroup_size: Option<u32>,
     faults: Arc<Faults>,
     layouts: Mutex<HashMap<&'static [Access], wgpu::BindGroupLayout>>,
-    pipelines: Mutex<HashMap<String, wgpu::ComputePipeline>>,
+    pipelines: Mutex<HashMap<Arc<str>, wgpu::ComputePipeline>>,
 }
 
 #[derive(Default)]
@@ -95,6 +102,8 @@ impl Gpu {
             // Kernels count in 32-bit words.
             max_binding: self.limits.max_storage_buffer_binding_size.min(u64::from(u32::MAX)) / 4 * 4,
             max_workgroups: self.limits.max_compute_workgroups_per_dimension,
+            max_texel_rows: self.limits.max_texture_dimension_2d,
+            window: self.limits.max_uniform_buffer_binding_size.min(WINDOW) as usize / 16 * 16,
             timestamps: self.features.contains(Features::TIMESTAMP_QUERY),
         }
     }
@@ -125,6 +134,31 @@ impl Gpu {
         self.bound(what, bytes, usage, options)
     }
 
+    /// A storage buffer whose every row can be the start of a window.
+    pub(super) fn activation(
+        &self,
+        what: &str,
+        bytes: u64,
+        options: Options,
+    ) -> Result<wgpu::Buffer, DeviceError> {
+        if options.mapping == Mapping::Hardware {
+            return self.storage(what, bytes, options);
+        }
+        let window = options.window as u64;
+        let allowed =
+            options.max_binding.min(self.limits.max_storage_buffer_binding_size.saturating_sub(window));
+        if bytes > allowed {
+            return Err(DeviceError::Limit {
+                what: what.to_owned(),
+                needed: bytes,
+                allowed,
+                unit: "bytes in one binding",
+            });
+        }
+        let usage = BufferUsages::STORAGE | BufferUsages::UNIFORM;
+        self.buffer(what, bytes + window, usage | BufferUsages::COPY_DST | BufferUsages::COPY_SRC)
+    }
+
     /// A buffer of zeros that kernels bind.
     pub(super) fn bound(
         &self,
@@ -142,6 +176,60 @@ impl Gpu {
             });
         }
         self.buffer(what, bytes, usage)
+    }
+
+    /// A texture of zeros with room for this many texels.
+    pub(super) fn texels(
+        &self,
+        what: &str,
+        count: u64,
+        texel: Texel,
+        options: Options,
+    ) -> Result<wgpu::Texture, DeviceError> {
+        let rows = count.div_ceil(u64::from(TEXELS_PER_ROW)).max(1);
+        if rows > u64::from(options.max_texel_rows) {
+            return Err(DeviceError::Limit {
+                what: what.to_owned(),
+                needed: rows,
+                allowed: u64::from(options.max_texel_rows),
+                unit: "rows of texels in one texture",
+            });
+        }
+        let texture = self.device.create_texture(&wgpu::TextureDescriptor {
+            label: Some(what),
+            size: wgpu::Extent3d { width: TEXELS_PER_ROW, height: rows as u32, depth_or_array_layers: 1 },
+            mip_level_count: 1,
+            sample_count: 1,
+            dimension: wgpu::TextureDimension::D2,
+            format: texture_format(texel),
+            // Never drawn to; but what can be is filled with zeros by drawing, on all cores, and else by copying.
+            usage: wgpu::TextureUsages::STORAGE_BINDING
+                | wgpu::TextureUsages::RENDER_ATTACHMENT
+                | wgpu::TextureUsages::COPY_DST
+                | wgpu::TextureUsages::COPY_SRC,
+            view_formats: &[],
+        });
+        self.check()?;
+        Ok(texture)
+    }
+
+    /// Writes whole rows of texels, from this row on.
+    pub(super) fn write_texels(&self, texture: &wgpu::Texture, first_row: u32, bytes: &[u8]) {
+        let row_bytes = TEXELS_PER_ROW * TEXEL_BYTES as u32;
+        let rows = bytes.len() as u32 / row_bytes;
+        let to = wgpu::TexelCopyTextureInfo {
+            texture,
+            mip_level: 0,
+            origin: wgpu::Origin3d { x: 0, y: first_row, z: 0 },
+            aspect: wgpu::TextureAspect::All,
+        };
+        let layout = wgpu::TexelCopyBufferLayout {
+            offset: 0,
+            bytes_per_row: Some(row_bytes),
+            rows_per_image: Some(rows),
+        };
+        let size = wgpu::Extent3d { width: TEXELS_PER_ROW, height: rows, depth_or_array_layers: 1 };
+        self.queue.write_texture(to, bytes, layout, size);
     }
 
     /// Any buffer.
@@ -171,7 +259,7 @@ impl Gpu {
 
     /// The pipeline of a kernel, built the first time.
     pub(super) fn pipeline(&self, kernel: &Kernel) -> Result<wgpu::ComputePipeline, DeviceError> {
-        if let Some(pipeline) = lock(&self.pipelines).get(&kernel.source) {
+        if let Some(pipeline) = lock(&self.pipelines).get(&*kernel.source) {
             return Ok(pipeline.clone());
         }
         let mut checks = wgpu::ShaderRuntimeChecks::checked();
@@ -180,7 +268,7 @@ impl Gpu {
         checks.force_loop_bounding = false;
         let descriptor = wgpu::ShaderModuleDescriptor {
             label: Some(kernel.name),
-            source: wgpu::ShaderSource::Wgsl(kernel.source.as_str().into()),
+            source: wgpu::ShaderSource::Wgsl((&*kernel.source).into()),
         };
         // SAFETY: the sources are this crate's own, and each of their loops counts up or down to a bound that
         // is fixed before the loop starts, so none is infinite.
@@ -200,7 +288,7 @@ impl Gpu {
             cache: None,
         });
         self.check()?;
-        lock(&self.pipelines).insert(kernel.source.clone(), pipeline.clone());
+        lock(&self.pipelines).insert(Arc::clone(&kernel.source), pipeline.clone());
         Ok(pipeline)
     }
 
@@ -210,23 +298,54 @@ impl Gpu {
     }
 
     fn build_layout(&self, storage: &[Access]) -> wgpu::BindGroupLayout {
-        let entry = |binding: usize, ty: wgpu::BufferBindingType| wgpu::BindGroupLayoutEntry {
+        let entry = |binding: usize, ty: wgpu::BindingType| wgpu::BindGroupLayoutEntry {
             binding: binding as u32,
             visibility: wgpu::ShaderStages::COMPUTE,
-            ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+            ty,
             count: None,
         };
+        let buffer = |ty: wgpu::BufferBindingType, has_dynamic_offset: bool| wgpu::BindingType::Buffer {
+            ty,
+            has_dynamic_offset,
+            min_binding_size: None,
+        };
+        let texture = |access: wgpu::StorageTextureAccess, texel: Texel| wgpu::BindingType::StorageTexture {
+            access,
+            format: texture_format(texel),
+            view_dimension: wgpu::TextureViewDimension::D2,
+        };
+        let uniform = wgpu::BufferBindingType::Uniform;
+        let read_only = |read_only: bool| wgpu::BufferBindingType::Storage { read_only };
         let mut entries = vec![
-            entry(0, wgpu::BufferBindingType::Uniform),
-            entry(1, wgpu::BufferBindingType::Uniform),
-            entry(2, wgpu::BufferBindingType::Storage { read_only: true }),
+            // Every window has parameters of its own.
+            entry(0, buffer(uniform, storage.contains(&Access::Window))),
+            entry(1, buffer(uniform, false)),
+            entry(2, buffer(read_only(true), false)),
         ];
         for (index, access) in storage.iter().enumerate() {
-            let read_only = *access == Access::Read;
-            entries.push(entry(3 + index, wgpu::BufferBindingType::Storage { read_only }));
+            let ty = match access {
+                Access::Read => buffer(read_only(true), false),
+                Access::Write => buffer(read_only(false), false),
+                Access::Window => buffer(uniform, true),
+                Access::Texels(texel) => texture(wgpu::StorageTextureAccess::ReadOnly, *texel),
+                Access::WriteTexels => texture(wgpu::StorageTextureAccess::WriteOnly, Texel::Floats),
+            };
+            entries.push(entry(3 + index, ty));
         }
         self.device
             .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries })
+    }
+
+    /// Bytes between the parameters of two windows.
+    pub(super) fn params_stride(&self) -> usize {
+        self.limits.min_uniform_buffer_offset_alignment.max(64) as usize
+    }
+}
+
+fn texture_format(texel: Texel) -> wgpu::TextureFormat {
+    match texel {
+        Texel::Words => wgpu::TextureFormat::Rgba32Uint,
+        Texel::Floats => wgpu::TextureFormat::Rgba32Float,
     }
 }
 

@@ -10,22 +10,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use limpid_telemetry::observation::Phase;
-use wgpu::BufferUsages;
+use wgpu::{BufferUsages, DeviceType};
 
 use self::detail::OpClock;
 use self::gpu::{Gpu, Options};
 use self::plan::Plan;
 use super::batch_check::check_batch;
+use super::cpu::machine::available_memory;
 use super::{
     Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteDetail, ExecuteTimes,
-    WeightSource,
+    Peak, Sharing, WeightSource, share_of,
 };
 use crate::program::Program;
 
 mod adapter;
 mod detail;
 mod gpu;
+mod groups;
 mod packing;
+mod peak;
 mod plan;
 pub(crate) mod shader;
 mod step;
@@ -38,19 +41,26 @@ mod weights;
 /// Bytes before the logits in what is read back: the two timestamps, filled up to a copy's alignment.
 const TIMESTAMP_BYTES: u64 = 256;
 
-/// Finds a wgpu adapter: hardware first; software ones (`device_type` Cpu) only unless `hardware_only`.
+/// Finds a wgpu adapter for each of `engines` engines: hardware first; software ones (`device_type` Cpu) only
+/// unless `hardware_only`. Several GPUs of the best kind are taken in turn.
 ///
 /// # Errors
 /// [`DeviceError::NoAdapter`] with the adapters and backends that were tried.
-pub fn find(hardware_only: bool) -> Result<Box<dyn Adapter>, DeviceError> {
-    let adapter = adapter::best(hardware_only)?;
-    let info = adapter::describe(&adapter.get_info());
-    Ok(Box::new(WgpuAdapter { adapter, info }))
+pub fn find(hardware_only: bool, engines: usize) -> Result<Vec<Box<dyn Adapter>>, DeviceError> {
+    let found = adapter::best(hardware_only)?;
+    let adapter = |index: usize| -> Box<dyn Adapter> {
+        let number = index % found.len();
+        let adapter = found[number].clone();
+        let info = adapter::describe(&adapter.get_info());
+        Box::new(WgpuAdapter { adapter, info, engines: share_of(engines, number, found.len()) })
+    };
+    Ok((0..engines).map(adapter).collect())
 }
 
 struct WgpuAdapter {
     adapter: wgpu::Adapter,
     info: DeviceInfo,
+    engines: usize,
 }
 
 impl Adapter for WgpuAdapter {
@@ -58,20 +68,30 @@ impl Adapter for WgpuAdapter {
         &self.info
     }
 
-    /// wgpu has no portable way to ask.
+    /// The host's where the adapter has none of its own. Of other adapters' memory wgpu has no portable way to ask.
     fn memory(&self) -> DeviceMemory {
-        DeviceMemory::Unknown
+        match self.adapter.get_info().device_type {
+            DeviceType::Cpu | DeviceType::IntegratedGpu => {
+                available_memory().map_or(DeviceMemory::Unknown, DeviceMemory::Shared)
+            }
+            _ => DeviceMemory::Unknown,
+        }
+    }
+
+    /// Each engine uploads weights of its own.
+    fn sharing(&self) -> Sharing {
+        Sharing { engines: self.engines, weights: false }
     }
 
     fn open(
-        self: Box<Self>,
+        &self,
         program: &Program,
         weights: &dyn WeightSource,
         limits: DeviceLimits,
     ) -> Result<Box<dyn Device>, DeviceError> {
         let gpu = Arc::new(Gpu::open(&self.adapter)?);
         let options = gpu.options();
-        Ok(Box::new(WgpuDevice::open(gpu, self.info, program, weights, limits, options)?))
+        Ok(Box::new(WgpuDevice::open(gpu, self.info.clone(), program, weights, limits, options)?))
     }
 }
 
@@ -249,6 +269,10 @@ impl Device for WgpuDevice {
         let result = self.execute_timed(&clock, batch, logits, detail);
         self.op_clock = Some(clock);
         result
+    }
+
+    fn peak(&mut self) -> Result<Peak, DeviceError> {
+        peak::measure(&self.gpu)
     }
 
     fn opening(&self) -> &[Phase] {

@@ -2,16 +2,19 @@
 //!
 //! Invariant: after [`Plan::build`] nothing about the program is left to decide but the number of rows.
 
+use std::cell::RefCell;
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::time::Instant;
 
 use limpid_telemetry::observation::Phase;
 use wgpu::{BindGroup, Buffer, BufferUsages, ComputePipeline};
 
 use super::gpu::{Gpu, Options};
-use super::shader::{Access, Variant, Work, fold, stride};
+use super::groups::{Group, How, groups};
+use super::shader::{Access, Mapping, Texel, Variant, Work, fold, stride};
 use super::step::{HEADER_WORDS, capacity};
-use super::weights::{Weights, dequantized_vector, uniform};
+use super::weights::{Packed, Part, Weights, dequantized_vector, uniform};
 use crate::cache_layout::{CacheLayout, CachePlace};
 use crate::device::{DeviceError, DeviceLimits, WeightSource};
 use crate::kernels::attention::reference::AttentionShape;
@@ -21,15 +24,33 @@ use crate::kernels::{
 };
 use crate::program::{BufferId, OpKind, Program, Rotation, Rows, WeightId};
 
-/// One op, or the part of it that one part of its weight takes.
+/// Ops that are computed together, or the part of them that one part of their weight takes.
 pub(super) struct Dispatch {
-    /// Place of the op in the program.
-    pub(super) op: usize,
+    /// Places of the ops in the program.
+    pub(super) ops: Range<usize>,
     name: String,
     rows: Rows,
     bind_group: BindGroup,
+    windows: Option<Windows>,
     /// By rising number of rows.
     variants: Vec<(u64, ComputePipeline, Work)>,
+}
+
+/// An input that is seen through windows: every so many rows are a dispatch of their own.
+#[derive(Clone, Copy, Debug)]
+struct Windows {
+    rows: usize,
+    /// Bytes from one window's parameters to the next's.
+    params_stride: usize,
+    /// Bytes of the input from one window to the next.
+    input_stride: usize,
+}
+
+/// Keys or values of a layer.
+#[derive(Clone)]
+pub(super) enum Cache {
+    Buffer(Buffer),
+    Texels(wgpu::Texture),
 }
 
 /// Everything that a step needs on the device.
@@ -40,7 +61,7 @@ pub(super) struct Plan {
     /// How layers share the cache.
     pub(super) layout: CacheLayout,
     /// One pair of keys and values per memory of the layout.
-    pub(super) cache: Vec<[Buffer; 2]>,
+    pub(super) cache: Vec<[Cache; 2]>,
     /// The step's words.
     pub(super) step: Buffer,
     pub(super) ropes: Vec<RopeTable>,
@@ -64,26 +85,36 @@ impl Plan {
         let mut activations = Vec::with_capacity(program.buffers.len());
         for buffer in &program.buffers {
             let bytes = 4 * row_capacity(buffer.rows, limits) * stride(buffer.width) as u64;
-            activations.push(gpu.storage(&format!("buffer {}", buffer.name), bytes, options)?);
+            activations.push(gpu.activation(&format!("buffer {}", buffer.name), bytes, options)?);
         }
         let slots = (limits.num_blocks * limits.block_size) as u64;
         let cache_bytes = 4 * slots * program.kv_width() as u64;
+        let in_texels = attention::cache_in_texels(options.mapping, program.head_size);
         let mut cache = Vec::with_capacity(layout.num_memories);
         for number in 0..layout.num_memories {
-            let half = |what| gpu.storage(&format!("the {what} of cache {number}"), cache_bytes, options);
+            let half = |what| -> Result<Cache, DeviceError> {
+                let name = format!("the {what} of cache {number}");
+                Ok(if in_texels {
+                    Cache::Texels(gpu.texels(&name, cache_bytes / 16, Texel::Floats, options)?)
+                } else {
+                    Cache::Buffer(gpu.storage(&name, cache_bytes, options)?)
+                })
+            };
             cache.push([half("keys")?, half("values")?]);
         }
         let max_workgroups = options.max_workgroups;
         let plan = Plan { dispatches: Vec::new(), activations, layout, cache, step, ropes, max_workgroups };
         let weights = Weights::new(gpu, options, &program.weights, source);
-        let mut builder = Builder { gpu, program, limits, options, weights, plan };
+        let products = RefCell::default();
+        let mut builder = Builder { gpu, program, limits, options, weights, products, plan };
         let mut drafts = Vec::with_capacity(program.ops.len());
-        for (index, op) in program.ops.iter().enumerate() {
-            drafts.extend(builder.drafts(&op.kind)?.into_iter().map(|draft| (index, draft)));
+        for group in groups(program, options.mapping) {
+            let of_group = builder.group_drafts(&group)?;
+            drafts.extend(of_group.into_iter().map(|draft| (group.ops.clone(), draft)));
         }
         let uploaded = Phase::since("upload_weights", started);
-        for (index, draft) in drafts {
-            let dispatch = builder.finish(index, draft)?;
+        for (ops, draft) in drafts {
+            let dispatch = builder.finish(ops, draft)?;
             builder.plan.dispatches.push(dispatch);
         }
         let compiled = Phase::since("build_pipelines", uploaded.to);
@@ -99,11 +130,13 @@ impl Plan {
         })
     }
 
-    /// The dispatches op by op, those of ops that a batch of this many rows does not need left out.
-    pub(super) fn ops(&self, logits_rows: usize) -> impl Iterator<Item = (usize, &[Dispatch])> {
+    /// The dispatches group by group, those of ops that a batch of this many rows does not need left out.
+    pub(super) fn groups(&self, logits_rows: usize) -> impl Iterator<Item = (Range<usize>, &[Dispatch])> {
         let needed = move |dispatch: &Dispatch| dispatch.rows == Rows::Tokens || logits_rows > 0;
-        let ops = self.dispatches.chunk_by(|one, next| one.op == next.op);
-        ops.filter(move |dispatches| needed(&dispatches[0])).map(|dispatches| (dispatches[0].op, dispatches))
+        let groups = self.dispatches.chunk_by(|one, next| one.ops == next.ops);
+        groups
+            .filter(move |dispatches| needed(&dispatches[0]))
+            .map(|dispatches| (dispatches[0].ops.clone(), dispatches))
     }
 
     /// Records those of `dispatches` that a batch of this many rows needs.
@@ -118,13 +151,23 @@ impl Plan {
             let rows = match dispatch.rows {
                 Rows::Tokens => tokens,
                 Rows::Logits => logits_rows,
-            } as u64;
-            let variant = dispatch.variants.iter().rev().find(|(min_rows, ..)| *min_rows <= rows);
-            let Some((_, pipeline, work)) = variant.filter(|_| rows > 0) else { continue };
-            let (x, y) = self.fold(&dispatch.name, work.workgroups(rows))?;
-            pass.set_pipeline(pipeline);
-            pass.set_bind_group(0, &dispatch.bind_group, &[]);
-            pass.dispatch_workgroups(x, y, 1);
+            };
+            let at_once = dispatch.windows.map_or(usize::MAX, |windows| windows.rows);
+            for window in 0..rows.div_ceil(at_once) {
+                let rows = (rows - window * at_once).min(at_once) as u64;
+                let variant = dispatch.variants.iter().rev().find(|(min_rows, ..)| *min_rows <= rows);
+                let Some((_, pipeline, work)) = variant else { continue };
+                let (x, y) = self.fold(&dispatch.name, work.workgroups(rows))?;
+                pass.set_pipeline(pipeline);
+                match dispatch.windows {
+                    None => pass.set_bind_group(0, &dispatch.bind_group, &[]),
+                    Some(Windows { params_stride, input_stride, .. }) => {
+                        let offsets = [window * params_stride, window * input_stride];
+                        pass.set_bind_group(0, &dispatch.bind_group, &offsets.map(|offset| offset as u32));
+                    }
+                }
+                pass.dispatch_workgroups(x, y, 1);
+            }
         }
         Ok(())
     }
@@ -133,7 +176,8 @@ impl Plan {
     /// every pipeline and touched every buffer.
     pub(super) fn record_warm_up(&self, pass: &mut wgpu::ComputePass<'_>) {
         for dispatch in &self.dispatches {
-            pass.set_bind_group(0, &dispatch.bind_group, &[]);
+            let offsets: &[u32] = if dispatch.windows.is_some() { &[0, 0] } else { &[] };
+            pass.set_bind_group(0, &dispatch.bind_group, offsets);
             for (_, pipeline, _) in &dispatch.variants {
                 pass.set_pipeline(pipeline);
                 pass.dispatch_workgroups(1, 1, 1);
@@ -147,8 +191,41 @@ struct Draft {
     rows: Rows,
     variants: Vec<Variant>,
     params: Vec<u32>,
+    windows: Option<Windows>,
     /// For the bindings from 3 on.
-    buffers: Vec<Buffer>,
+    bound: Vec<Bound>,
+}
+
+/// What is bound to a kernel's storage binding.
+enum Bound {
+    Buffer(Buffer),
+    /// This many bytes of it, from a place that the dispatch sets.
+    Window(Buffer, usize),
+    Texels(wgpu::TextureView),
+}
+
+impl From<Buffer> for Bound {
+    fn from(buffer: Buffer) -> Bound {
+        Bound::Buffer(buffer)
+    }
+}
+
+impl From<&Packed> for Bound {
+    fn from(packed: &Packed) -> Bound {
+        match packed {
+            Packed::Buffer(buffer) => Bound::Buffer(buffer.clone()),
+            Packed::Texels(texture) => Bound::Texels(texture.create_view(&Default::default())),
+        }
+    }
+}
+
+impl From<&Cache> for Bound {
+    fn from(cache: &Cache) -> Bound {
+        match cache {
+            Cache::Buffer(buffer) => Bound::Buffer(buffer.clone()),
+            Cache::Texels(texture) => Bound::Texels(texture.create_view(&Default::default())),
+        }
+    }
 }
 
 struct Builder<'a> {
@@ -157,14 +234,188 @@ struct Builder<'a> {
     limits: &'a DeviceLimits,
     options: Options,
     weights: Weights<'a>,
+    /// Products have few shapes, and sources that are long.
+    products: RefCell<Vec<(matmul::Shape, Vec<Variant>)>>,
     plan: Plan,
 }
 
+/// Products that one dispatch computes.
+struct Products<'p> {
+    input: BufferId,
+    weight: WeightId,
+    parts: &'p [Part],
+    /// Of all parts together.
+    features: usize,
+    outs: Vec<BufferId>,
+    gated: bool,
+    accumulate: bool,
+}
+
 impl Builder<'_> {
+    /// The dispatches of a group: one, but for weights in several parts.
+    fn group_drafts(&mut self, group: &Group) -> Result<Vec<Draft>, DeviceError> {
+        let ops = &self.program.ops[group.ops.clone()];
+        let product = |op: usize| match ops[op].kind {
+            OpKind::MatMul { input, weight, out, .. } => (input, weight, out),
+            _ => unreachable!("a group of products"),
+        };
+        match group.how {
+            How::Alone => self.drafts(&ops[0].kind),
+            How::Joined => {
+                let products: Vec<_> = (0..ops.len()).map(product).collect();
+                let ids: Vec<WeightId> = products.iter().map(|(_, weight, _)| *weight).collect();
+                let parts = self.weights.joined(&ids)?;
+                Ok(self.product_drafts(Products {
+                    input: products[0].0,
+                    weight: ids[0],
+                    parts: &parts,
+                    features: ids.iter().map(|id| self.program.weights[id.0].rows).sum(),
+                    outs: products.iter().map(|(.., out)| *out).collect(),
+                    gated: false,
+                    accumulate: false,
+                }))
+            }
+            How::Gated => {
+                let ((input, gate, _), (_, up, _)) = (product(0), product(1));
+                let OpKind::GateMul { out, .. } = ops[2].kind else { unreachable!("the gating") };
+                let parts = self.weights.alternating([gate, up], matmul::GATED_ROWS)?;
+                Ok(self.product_drafts(Products {
+                    input,
+                    weight: gate,
+                    parts: &parts,
+                    features: self.program.weights[gate.0].rows,
+                    outs: vec![out],
+                    gated: true,
+                    accumulate: false,
+                }))
+            }
+            How::RopeAndStore => {
+                let OpKind::Rope { buffer: query, num_heads, head_size, rotation, style } = ops[0].kind
+                else {
+                    unreachable!("the rope of the queries")
+                };
+                let OpKind::StoreKv { key, value, layer } = ops[2].kind else { unreachable!("the store") };
+                let (rotary, before) = (rotation.rotary, self.words_before(&rotation));
+                let rope = rope::params(num_heads, head_size, rotary, style, before);
+                let width = self.program.buffers[key.0].width;
+                let in_texels = attention::cache_in_texels(self.options.mapping, self.program.head_size);
+                let activation = |id: BufferId| Bound::Buffer(self.plan.activations[id.0].clone());
+                let CachePlace { group, memory } = self.plan.layout.places[layer];
+                let [keys, values] = &self.plan.cache[memory];
+                Ok(vec![Draft {
+                    rows: Rows::Tokens,
+                    variants: store_kv::rope_variants(num_heads * rotary / 2, width, in_texels),
+                    params: store_kv::rope_params(width, group, rope),
+                    windows: None,
+                    bound: vec![
+                        activation(query),
+                        activation(key),
+                        activation(value),
+                        keys.into(),
+                        values.into(),
+                    ],
+                }])
+            }
+        }
+    }
+
+    /// Words of rope tables before the one of this rotation, for one row.
+    fn words_before(&self, rotation: &Rotation) -> usize {
+        let tables = self.plan.ropes.iter().take_while(|table| !table.serves(rotation));
+        tables.map(RopeTable::words).sum()
+    }
+
+    fn product_drafts(&self, products: Products<'_>) -> Vec<Draft> {
+        let Products { input, weight, parts, features, outs, gated, accumulate } = products;
+        let Builder { program, options, plan, .. } = self;
+        let format = program.weights[weight.0].format;
+        let (width, rows) = (program.buffers[input.0].width, program.buffers[input.0].rows);
+        let windows = self.windows(width);
+        let widths = outs.iter().map(|out| program.buffers[out.0].width);
+        let aligned = if widths.clone().all(|width| width.is_multiple_of(4)) { 4 } else { 1 };
+        let draft = |part: &Part| {
+            let features = if gated { features } else { part.rows };
+            let shape = matmul::Shape {
+                format,
+                features,
+                outputs: outs.len(),
+                gated,
+                accumulate,
+                aligned,
+                input: windows.map_or(matmul::Input::Buffer, |_| matmul::Input::Window(options.window)),
+            };
+            let window_rows = windows.map_or(usize::MAX, |windows| windows.rows);
+            let count = (row_capacity(rows, self.limits) as usize).div_ceil(window_rows);
+            let mut params = Vec::new();
+            for window in 0..count {
+                params.resize(window * windows.map_or(0, |windows| windows.params_stride) / 4, 0);
+                let of_window = matmul::Params {
+                    features,
+                    first_feature: part.first_row,
+                    columns: width,
+                    out_widths: widths.clone().collect(),
+                    rows,
+                    window: (window * window_rows, window_rows),
+                };
+                params.extend(of_window.words());
+            }
+            let activation = |id: BufferId| plan.activations[id.0].clone();
+            let bound_input = match windows {
+                Some(_) => Bound::Window(activation(input), options.window),
+                None => Bound::Buffer(activation(input)),
+            };
+            let mut bound = vec![(&part.values).into(), (&part.scales).into(), bound_input];
+            bound.extend(outs.iter().map(|out| Bound::Buffer(activation(*out))));
+            Draft { rows, variants: self.product_variants(shape), params, windows, bound }
+        };
+        parts.iter().map(draft).collect()
+    }
+
+    fn product_variants(&self, shape: matmul::Shape) -> Vec<Variant> {
+        let mut products = self.products.borrow_mut();
+        if let Some((_, variants)) = products.iter().find(|(made, _)| *made == shape) {
+            return variants.clone();
+        }
+        let variants = matmul::variants(shape, self.options.mapping);
+        products.push((shape, variants.clone()));
+        variants
+    }
+
+    /// How an input of this width is seen; `None`: as a whole.
+    fn windows(&self, width: usize) -> Option<Windows> {
+        const ROWS_AT_ONCE: usize = 8;
+        let row_bytes = 4 * stride(width);
+        let rows = self.options.window / row_bytes / ROWS_AT_ONCE * ROWS_AT_ONCE;
+        let params_stride = 4 * matmul::PARAMS.next_multiple_of(self.gpu.params_stride() / 4);
+        let aligned = (rows * row_bytes).is_multiple_of(self.gpu.params_stride());
+        (self.options.mapping != Mapping::Hardware && rows > 0 && aligned).then_some(Windows {
+            rows,
+            params_stride,
+            input_stride: rows * row_bytes,
+        })
+    }
+
     /// The dispatches of an op: one, but for weights in several parts.
     fn drafts(&mut self, kind: &OpKind) -> Result<Vec<Draft>, DeviceError> {
+        if let OpKind::MatMul { input, weight, out, accumulate } = *kind {
+            self.weights.matrix(weight)?;
+            return Ok(self.product_drafts(Products {
+                input,
+                weight,
+                parts: self.weights.parts(weight),
+                features: self.program.weights[weight.0].rows,
+                outs: vec![out],
+                gated: false,
+                accumulate,
+            }));
+        }
+        let words_before = match *kind {
+            OpKind::Rope { rotation, .. } => self.words_before(&rotation),
+            _ => 0,
+        };
         let Builder { program, limits, plan, weights, options, .. } = self;
         let mapping = options.mapping;
+        let in_texels = attention::cache_in_texels(mapping, program.head_size);
         let width = |id: BufferId| program.buffers[id.0].width;
         let rows = |id: BufferId| program.buffers[id.0].rows;
         let columns = |id: WeightId| program.weights[id.0].columns;
@@ -175,36 +426,14 @@ impl Builder<'_> {
                 let parts = weights.matrix(table)?.iter();
                 let drafts = parts.map(|part| Draft {
                     rows: Rows::Tokens,
-                    variants: embed::variants(format, width(out)),
+                    variants: embed::variants(format, width(out), mapping),
                     params: embed::params(part.first_row as u32, part.rows as u32, width(out), scale),
-                    buffers: vec![part.values.clone(), part.scales.clone(), activation(out)],
+                    windows: None,
+                    bound: vec![(&part.values).into(), (&part.scales).into(), activation(out).into()],
                 });
                 return Ok(drafts.collect());
             }
-            OpKind::MatMul { input, weight, out, accumulate } => {
-                let format = program.weights[weight.0].format;
-                let parts = weights.matrix(weight)?.iter();
-                let drafts = parts.map(|part| Draft {
-                    rows: rows(input),
-                    variants: matmul::variants(format, part.rows, mapping),
-                    params: matmul::Params {
-                        features: part.rows,
-                        first_feature: part.first_row,
-                        columns: width(input),
-                        out_width: width(out),
-                        rows: rows(input),
-                        accumulate,
-                    }
-                    .words(),
-                    buffers: vec![
-                        part.values.clone(),
-                        part.scales.clone(),
-                        activation(input),
-                        activation(out),
-                    ],
-                });
-                return Ok(drafts.collect());
-            }
+            OpKind::MatMul { .. } => unreachable!("drafted above"),
             OpKind::RmsNorm { input, weight, out, epsilon } => Draft {
                 rows: rows(input),
                 variants: rms_norm::variants(mapping, width(input) / columns(weight)),
@@ -214,34 +443,35 @@ impl Builder<'_> {
                     rows(input),
                     epsilon,
                 ),
-                buffers: vec![activation(input), weights.vector(weight)?, activation(out)],
+                windows: None,
+                bound: vec![activation(input).into(), weights.vector(weight)?.into(), activation(out).into()],
             },
             OpKind::AddBias { buffer, bias } => Draft {
                 rows: rows(buffer),
                 variants: add_bias::variants(width(buffer)),
                 params: add_bias::params(width(buffer), rows(buffer)),
-                buffers: vec![activation(buffer), weights.vector(bias)?],
+                windows: None,
+                bound: vec![activation(buffer).into(), weights.vector(bias)?.into()],
             },
             OpKind::Rope { rotation: Rotation { rotary: 0, .. }, .. } => return Ok(Vec::new()),
-            OpKind::Rope { buffer, num_heads, head_size, rotation, style } => {
-                let rotary = rotation.rotary;
-                let tables = plan.ropes.iter().take_while(|table| !table.serves(&rotation));
-                let words_before = tables.map(RopeTable::words).sum();
+            OpKind::Rope { buffer, num_heads, head_size, rotation: Rotation { rotary, .. }, style } => {
                 Draft {
                     rows: rows(buffer),
                     variants: rope::variants(num_heads, rotary),
-                    params: rope::params(num_heads, head_size, rotary, style, words_before),
-                    buffers: vec![activation(buffer)],
+                    params: rope::params(num_heads, head_size, rotary, style, words_before).to_vec(),
+                    windows: None,
+                    bound: vec![activation(buffer).into()],
                 }
             }
             OpKind::StoreKv { key, value, layer } => {
                 let CachePlace { group, memory } = plan.layout.places[layer];
-                let [keys, values] = plan.cache[memory].clone();
+                let [keys, values] = &plan.cache[memory];
                 Draft {
                     rows: Rows::Tokens,
-                    variants: store_kv::variants(width(key)),
-                    params: store_kv::params(width(key), group),
-                    buffers: vec![activation(key), activation(value), keys, values],
+                    variants: store_kv::variants(width(key), program.head_size, in_texels),
+                    params: store_kv::params(width(key), program.head_size, group),
+                    windows: None,
+                    bound: vec![activation(key).into(), activation(value).into(), keys.into(), values.into()],
                 }
             }
             OpKind::Attention { query, out, layer, num_heads, scale, window } => {
@@ -255,51 +485,63 @@ impl Builder<'_> {
                     window,
                     cache_group: group,
                 };
-                let [keys, values] = plan.cache[memory].clone();
+                let [keys, values] = &plan.cache[memory];
                 Draft {
                     rows: Rows::Tokens,
                     variants: attention::variants(shape, mapping),
                     params: attention::params(shape),
-                    buffers: vec![activation(query), keys, values, activation(out)],
+                    windows: None,
+                    bound: vec![activation(query).into(), keys.into(), values.into(), activation(out).into()],
                 }
             }
             OpKind::GateMul { activation: kind, gate, up, out } => Draft {
                 rows: rows(gate),
                 variants: gate_mul::variants(kind, width(gate)),
                 params: gate_mul::params(width(gate), rows(gate)),
-                buffers: vec![activation(gate), activation(up), activation(out)],
+                windows: None,
+                bound: vec![activation(gate).into(), activation(up).into(), activation(out).into()],
             },
             OpKind::Add { input, out } => Draft {
                 rows: rows(out),
                 variants: add::variants(width(out)),
                 params: add::params(width(out), rows(out)),
-                buffers: vec![activation(input), activation(out)],
+                windows: None,
+                bound: vec![activation(input).into(), activation(out).into()],
             },
             OpKind::GatherRows { input, out } => Draft {
                 rows: Rows::Logits,
                 variants: gather_rows::variants(width(input)),
                 params: gather_rows::params(width(input)),
-                buffers: vec![activation(input), activation(out)],
+                windows: None,
+                bound: vec![activation(input).into(), activation(out).into()],
             },
         };
         Ok(vec![draft])
     }
 
-    fn finish(&self, op: usize, draft: Draft) -> Result<Dispatch, DeviceError> {
-        let (gpu, name) = (self.gpu, self.program.ops[op].name.as_str());
+    fn finish(&self, ops: Range<usize>, draft: Draft) -> Result<Dispatch, DeviceError> {
+        let (gpu, name) = (self.gpu, self.program.ops[ops.start].name.as_str());
         let params = uniform(gpu, name, &draft.params)?;
-        let header = wgpu::BufferBinding {
-            buffer: &self.plan.step,
-            offset: 0,
-            size: NonZeroU64::new(4 * HEADER_WORDS as u64),
+        let params_bytes = match draft.windows {
+            None => params.size(),
+            Some(_) => 4 * matmul::PARAMS as u64,
+        };
+        let part_of = |buffer, bytes| {
+            let size = NonZeroU64::new(bytes);
+            wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: 0, size })
         };
         let mut entries = vec![
-            wgpu::BindGroupEntry { binding: 0, resource: params.as_entire_binding() },
-            wgpu::BindGroupEntry { binding: 1, resource: wgpu::BindingResource::Buffer(header) },
+            wgpu::BindGroupEntry { binding: 0, resource: part_of(&params, params_bytes) },
+            wgpu::BindGroupEntry { binding: 1, resource: part_of(&self.plan.step, 4 * HEADER_WORDS as u64) },
             wgpu::BindGroupEntry { binding: 2, resource: self.plan.step.as_entire_binding() },
         ];
-        for (binding, buffer) in (3..).zip(&draft.buffers) {
-            entries.push(wgpu::BindGroupEntry { binding, resource: buffer.as_entire_binding() });
+        for (binding, bound) in (3..).zip(&draft.bound) {
+            let resource = match bound {
+                Bound::Buffer(buffer) => buffer.as_entire_binding(),
+                Bound::Window(buffer, bytes) => part_of(buffer, *bytes as u64),
+                Bound::Texels(view) => wgpu::BindingResource::TextureView(view),
+            };
+            entries.push(wgpu::BindGroupEntry { binding, resource });
         }
         // All variants of an op bind the same buffers in the same way.
         let storage: &'static [Access] = draft.variants[0].kernel.storage;
@@ -309,14 +551,16 @@ impl Builder<'_> {
             entries: &entries,
         });
         let mut variants = Vec::with_capacity(draft.variants.len());
-        let capacity = row_capacity(draft.rows, self.limits);
+        let at_once = draft.windows.map_or(u64::MAX, |windows| windows.rows as u64);
+        let capacity = row_capacity(draft.rows, self.limits).min(at_once);
         for (index, variant) in draft.variants.iter().enumerate() {
             let next = draft.variants.get(index + 1).map_or(u64::MAX, |next| next.min_rows - 1);
             self.plan.fold(name, variant.work.workgroups(capacity.min(next)))?;
             variants.push((variant.min_rows, gpu.pipeline(&variant.kernel)?, variant.work));
         }
         gpu.check()?;
-        Ok(Dispatch { op, name: name.to_owned(), rows: draft.rows, bind_group, variants })
+        let (rows, windows) = (draft.rows, draft.windows);
+        Ok(Dispatch { ops, name: name.to_owned(), rows, bind_group, windows, variants })
     }
 }
 
@@ -336,7 +580,7 @@ fn rope_tables(program: &Program, source: &dyn WeightSource) -> Result<Vec<RopeT
         {
             let factors = rotation.factors;
             let values = factors
-                .map(|id| dequantized_vector(&program.weights[id.0], source.weight(id)))
+                .map(|id| dequantized_vector(&program.weights[id.0], &source.weight(id)))
                 .transpose()?;
             tables.push(RopeTable::new(rotation, values.as_deref()));
         }

@@ -28,3 +28,8 @@ fn linear_workgroup(id: vec3<u32>, count: vec3<u32>) -> u32 {
 fn row_count(logits: u32) -> u32 {
     return select(header.tokens, header.logits_rows, logits != 0u);
 }
+
+// Where an array's element is in a texture.
+fn texel(index: u32) -> vec2<u32> {
+    return vec2<u32>(index & 4095u, index >> 12u);
+}

@@ -4,6 +4,8 @@
 //! (`prelude.wgsl`), and its storage buffers from 3 on. Constants are written into the source, so that a
 //! pipeline is known by its text.
 
+use std::sync::Arc;
+
 use crate::program::Rows;
 
 /// Common head of every kernel's source.
@@ -16,15 +18,37 @@ pub(crate) enum Access {
     Read,
     /// Writes it, and may read it. A buffer may be bound twice in a kernel if both uses are this one.
     Write,
+    /// Only reads some of its rows, as the uniform array `array<vec4<f32>, WINDOW>`; the dispatch says where they start.
+    Window,
+    /// Only reads it, a texture.
+    Texels(Texel),
+    /// Only writes it, a texture of floats.
+    WriteTexels,
 }
+
+/// What a texture is an array of. Software rasterisers load from textures with vector instructions, from buffers
+/// value by value; so there, what is large is a texture: an array in rows of [`TEXELS_PER_ROW`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Texel {
+    /// `vec4<u32>`.
+    Words,
+    /// `vec4<f32>`.
+    Floats,
+}
+
+/// Bytes of a texel.
+pub(crate) const TEXEL_BYTES: usize = 16;
+
+/// Texels in a row of a texture, as `texel` in `prelude.wgsl` has it.
+pub(crate) const TEXELS_PER_ROW: u32 = 4096;
 
 /// A kernel ready to be compiled.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
     /// For labels and messages.
     pub(crate) name: &'static str,
-    /// Complete WGSL with an entry point `main`.
-    pub(crate) source: String,
+    /// Complete WGSL with an entry point `main`; shared by the kernels of many dispatches.
+    pub(crate) source: Arc<str>,
     /// Storage buffers from binding 3 on.
     pub(crate) storage: &'static [Access],
 }
@@ -44,8 +68,30 @@ impl Kernel {
         for part in parts {
             source.push_str(part);
         }
-        Kernel { name, source, storage }
+        Kernel { name, source: source.into(), storage }
     }
+}
+
+/// Writes out the parts of a source between lines of `// each NAME` and `// end NAME`: once for each number below
+/// that of its name, with the name in capitals replaced. Drivers unroll loops as they like; what must have constant
+/// indices to be fast is not left to them.
+pub(crate) fn unrolled(source: &str, loops: &[(&str, usize)]) -> String {
+    let mut source = source.to_owned();
+    for (name, count) in loops {
+        let (begin, end, capitals) =
+            (format!("// each {name}\n"), format!("// end {name}\n"), name.to_uppercase());
+        let (mut written, mut rest) = (String::with_capacity(source.len() * 2), source.as_str());
+        while let Some((before, (body, after))) =
+            rest.split_once(&begin).and_then(|(before, rest)| Some((before, rest.split_once(&end)?)))
+        {
+            written.push_str(before);
+            written.extend((0..*count).map(|i| body.replace(&capitals, &format!("{i}u"))));
+            rest = after;
+        }
+        written.push_str(rest);
+        source = written;
+    }
+    source
 }
 
 /// How the work is spread over threads. A software rasteriser runs a workgroup on one core with the threads
@@ -132,6 +178,13 @@ pub(crate) fn fold(workgroups: u64, allowed: u32) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unrolled_parts_are_written_out_once_for_each_number() {
+        let source = "a\n// each k\nuse(K);\n// end k\nb\n";
+        assert_eq!(unrolled(source, &[("k", 2)]), "a\nuse(0u);\nuse(1u);\nb\n");
+        assert_eq!(unrolled(source, &[("k", 0)]), "a\nb\n");
+    }
 
     #[test]
     fn folding_covers_every_workgroup_and_wastes_less_than_one_row() {

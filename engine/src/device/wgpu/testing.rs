@@ -1,6 +1,7 @@
 //! What tests of kernels and of the device share: an adapter, random weights, and a rig that runs a program
 //! on chosen activations and shows what became of every buffer.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use half::{bf16, f16};
@@ -8,7 +9,8 @@ use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::gpu::{Gpu, Options};
-use super::shader::{Mapping, stride};
+use super::plan::Cache;
+use super::shader::{Mapping, TEXEL_BYTES, TEXELS_PER_ROW, stride};
 use super::{WgpuDevice, adapter};
 use crate::device::{
     Batch, BatchSequence, Device as _, DeviceError, DeviceLimits, ExecuteTimes, WeightSource,
@@ -30,7 +32,7 @@ pub(crate) fn skip(reason: &str) {
 /// A device of the test's own, or a stated skip.
 pub(super) fn own_gpu() -> Option<Arc<Gpu>> {
     match adapter::best(false) {
-        Ok(adapter) => Some(Arc::new(Gpu::open(&adapter).expect("the adapter opens"))),
+        Ok(adapters) => Some(Arc::new(Gpu::open(&adapters[0]).expect("the adapter opens"))),
         Err(error) => {
             skip(&error.to_string());
             None
@@ -52,8 +54,8 @@ pub(crate) const MAPPINGS: [Option<Mapping>; 3] =
 pub(crate) struct Stored(pub(crate) Vec<Vec<u8>>);
 
 impl WeightSource for Stored {
-    fn weight(&self, id: WeightId) -> &[u8] {
-        &self.0[id.0]
+    fn weight(&self, id: WeightId) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.0[id.0])
     }
 }
 
@@ -240,17 +242,24 @@ impl Rig {
 
     /// Fills a buffer, guard rows included, with [`POISON`]; what lies between its rows stays zero.
     pub(crate) fn poison(&self, id: usize) {
-        let buffer = &self.device.program.buffers[id];
+        let poison = self.row_capacity(id) * self.device.program.buffers[id].width;
+        self.write(id, &vec![f32::from_bits(POISON); poison]);
+    }
+
+    fn row_capacity(&self, id: usize) -> usize {
         let limits = &self.device.limits;
-        let rows = if buffer.rows == Rows::Tokens { limits.max_tokens } else { limits.max_sequences };
-        self.write(id, &vec![f32::from_bits(POISON); rows * buffer.width]);
+        match self.device.program.buffers[id].rows {
+            Rows::Tokens => limits.max_tokens,
+            Rows::Logits => limits.max_sequences,
+        }
     }
 
     /// The first rows of a buffer, after a look at the rest: [`POISON`] in the rows behind them, zeros between
     /// rows.
     pub(crate) fn read(&self, id: usize, rows: usize) -> Vec<f32> {
         let width = self.device.program.buffers[id].width;
-        let all = self.download(&self.device.plan.activations[id]);
+        let mut all = self.download(&self.device.plan.activations[id]);
+        all.truncate(self.row_capacity(id) * stride(width));
         let mut values = Vec::with_capacity(rows * width);
         for (index, row) in all.chunks_exact(stride(width)).enumerate() {
             let (row, between) = row.split_at(width);
@@ -267,14 +276,25 @@ impl Rig {
 
     /// Fills keys (0) or values (1) of layer 0 from the first slot on.
     pub(crate) fn write_cache(&self, half: usize, values: &[f32]) {
-        let buffer = &self.device.plan.cache[0][half];
-        self.device.gpu.queue.write_buffer(buffer, 0, bytemuck::cast_slice(values));
+        match &self.device.plan.cache[0][half] {
+            Cache::Buffer(buffer) => {
+                self.device.gpu.queue.write_buffer(buffer, 0, bytemuck::cast_slice(values));
+            }
+            Cache::Texels(texture) => {
+                let mut padded = values.to_vec();
+                padded.resize(values.len().next_multiple_of(4 * TEXELS_PER_ROW as usize), 0.0);
+                self.device.gpu.write_texels(texture, 0, bytemuck::cast_slice(&padded));
+            }
+        }
     }
 
     /// All slots of keys (0) or values (1) of layer 0.
     pub(crate) fn read_cache(&self, half: usize) -> Vec<f32> {
         let limits = &self.device.limits;
-        let mut all = self.download(&self.device.plan.cache[0][half]);
+        let mut all = match &self.device.plan.cache[0][half] {
+            Cache::Buffer(buffer) => self.download(buffer),
+            Cache::Texels(texture) => self.download_texels(texture),
+        };
         all.truncate(limits.num_blocks * limits.block_size * self.device.program.kv_width());
         all
     }
@@ -303,11 +323,30 @@ impl Rig {
     }
 
     fn download(&self, buffer: &wgpu::Buffer) -> Vec<f32> {
+        self.copied(buffer.size(), |encoder, copy| {
+            encoder.copy_buffer_to_buffer(buffer, 0, copy, 0, copy.size())
+        })
+    }
+
+    fn download_texels(&self, texture: &wgpu::Texture) -> Vec<f32> {
+        let row_bytes = TEXELS_PER_ROW * TEXEL_BYTES as u32;
+        self.copied(u64::from(row_bytes * texture.height()), |encoder, copy| {
+            let layout = wgpu::TexelCopyBufferLayout {
+                offset: 0,
+                bytes_per_row: Some(row_bytes),
+                rows_per_image: None,
+            };
+            let to = wgpu::TexelCopyBufferInfo { buffer: copy, layout };
+            encoder.copy_texture_to_buffer(texture.as_image_copy(), to, texture.size());
+        })
+    }
+
+    fn copied(&self, bytes: u64, record: impl FnOnce(&mut wgpu::CommandEncoder, &wgpu::Buffer)) -> Vec<f32> {
         let gpu = &self.device.gpu;
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        let copy = gpu.buffer("copy", buffer.size(), usage).expect("the copy has room");
+        let copy = gpu.buffer("copy", bytes, usage).expect("the copy has room");
         let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        encoder.copy_buffer_to_buffer(buffer, 0, &copy, 0, buffer.size());
+        record(&mut encoder, &copy);
         gpu.queue.submit([encoder.finish()]);
         copy.map_async(wgpu::MapMode::Read, .., |_| ());
         gpu.wait().expect("the copy is made");

@@ -338,13 +338,73 @@ fn a_timed_step_gives_the_same_logits_and_the_time_of_every_op() {
         }
         let needed = |op: &&Op| wants_logits || !matches!(op.kind, OpKind::GatherRows { .. });
         let expected: Vec<&str> = program.ops.iter().take_while(needed).map(|op| op.name.as_str()).collect();
-        let names: Vec<&str> = detail.ops.iter().map(|op| op.name.as_str()).collect();
+        // Ops computed together have a name of all: `op.3+4`.
+        let names: Vec<String> = detail.ops.iter().flat_map(|op| names_of(&op.name)).collect();
         assert_eq!(names, expected);
+        assert!(detail.ops.len() < expected.len());
         let (from, to) = detail.forward.expect("it was measured");
         assert!(
             start <= from && from <= to && to <= end && times.forward.is_some_and(|time| !time.is_zero())
         );
         assert!(detail.ops.iter().all(|op| op.started >= from && op.flops + op.bytes_read > 0));
+    }
+}
+
+fn names_of(joined: &str) -> Vec<String> {
+    let mut parts = joined.split('+');
+    let first = parts.next().unwrap_or_default();
+    let place = first.rsplit_once('.').map_or("", |(place, _)| place);
+    std::iter::once(first.to_owned()).chain(parts.map(|own| format!("{place}.{own}"))).collect()
+}
+
+/// Every matrix is larger than a binding, the embedding (also the output) has several seams, and there is a token on
+/// both sides of each; so is, among the logits, the feature.
+#[test]
+fn a_model_whose_matrices_exceed_a_binding_is_right_on_both_sides_of_each_seam() {
+    const MAX_BINDING: u64 = 32 << 10;
+    let sizes = Sizes {
+        layers: 2,
+        width: 128,
+        feed_forward: 160,
+        heads: 4,
+        kv_heads: 1,
+        vocabulary: 1001,
+        window: None,
+    };
+    for last in [TensorType::Q8_0, TensorType::Q4_1, TensorType::F16] {
+        let program = llama(sizes, &[TensorType::F32, last]);
+        let weights = random_weights(&program, &mut Random::new(32));
+        let part = MAX_BINDING as usize / (4 * 4 * super::packing::block_words(last));
+        let seams: Vec<u32> = (0..1001).step_by(part).skip(1).map(|row| row as u32).collect();
+        assert!(!seams.is_empty(), "{last:?}");
+        for mapping in MAPPINGS {
+            let open = |max_binding: u64| {
+                let rig = Rig::try_open(&program, &weights, LIMITS, |options| {
+                    options.mapping = mapping.unwrap_or(options.mapping);
+                    options.max_binding = options.max_binding.min(max_binding);
+                });
+                rig.map(|rig| rig.expect("it opens"))
+            };
+            let Some((whole, mut rig)) = open(u64::MAX).zip(open(MAX_BINDING)) else { return };
+            // Software adapters load weights from textures, which are larger.
+            if mapping == Some(Mapping::Hardware) {
+                let [whole, cut] = [&whole, &rig].map(|rig| rig.device.plan.dispatches.len());
+                assert!(cut >= whole + 2 * seams.len(), "{cut} dispatches instead of {whole}");
+            }
+            let mut reference = ReferenceDevice::open(&program, &weights, LIMITS);
+            let [mut sequence, ..] = sequences(&program, &mut Random::new(33));
+            let around = seams.iter().flat_map(|seam| [seam - 1, *seam]);
+            sequence.tokens = [0, 1000].into_iter().chain(around).collect();
+            let rows = sequence.tokens.len() as u32;
+            let mut batch = next_batch(&mut [(&mut sequence, rows)], 4);
+            batch.logits_rows = (0..rows.min(6)).map(|row| rows - rows.min(6) + row).collect();
+            let (mut found, mut expected) = (Vec::new(), Vec::new());
+            rig.execute(&batch, &mut found).expect("the batch runs");
+            reference.execute(&batch, &mut expected).expect("the batch runs");
+            let largest = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+            let sizes = vec![largest; expected.len()];
+            assert_close(&format!("{last:?}, {mapping:?}"), &found, &expected, &sizes, 1e-4);
+        }
     }
 }
 
@@ -356,6 +416,7 @@ fn what_is_over_a_limit_is_refused_by_name_before_it_is_allocated() {
     let weights = random_weights(&program, &mut Random::new(27));
     let open = |limits: DeviceLimits, max_binding: u64, max_workgroups: u32| {
         let rig = Rig::try_open(&program, &weights, limits, |options| {
+            options.mapping = Mapping::Hardware;
             options.max_binding = options.max_binding.min(max_binding);
             options.max_workgroups = max_workgroups;
         });
@@ -369,6 +430,19 @@ fn what_is_over_a_limit_is_refused_by_name_before_it_is_allocated() {
     assert_eq!(buffers, "buffer hidden needs 6144 bytes in one binding, the device allows 6000");
     let workgroups = open(LIMITS, u64::MAX, 2).expect("there is an adapter");
     assert!(workgroups.starts_with("op.") && workgroups.ends_with("the device allows 4"), "{workgroups}");
+}
+
+#[test]
+fn what_the_adapter_can_do_at_most_is_measured() {
+    let sizes =
+        Sizes { layers: 1, width: 32, feed_forward: 32, heads: 2, kv_heads: 1, vocabulary: 33, window: None };
+    let program = llama(sizes, &[TensorType::F32]);
+    let weights = random_weights(&program, &mut Random::new(32));
+    let Some(mut rig) = Rig::open(&program, &weights, LIMITS) else { return };
+    let peak = rig.device.peak().expect("it is measured");
+    // No machine that runs this reads less than 10 MB, or computes less than 10 million times, a second.
+    assert!(peak.bytes_per_second > 1e7 && peak.bytes_per_second < 1e14, "{peak:?}");
+    assert!(peak.flops_per_second > 1e7 && peak.flops_per_second < 1e16, "{peak:?}");
 }
 
 #[test]
@@ -408,7 +482,10 @@ fn every_kernel() -> Vec<Kernel> {
     let software = [true, false].map(|shuffle| Mapping::Software { shuffle });
     let mut variants = vec![
         rope::variants(3, 8),
-        store_kv::variants(33),
+        store_kv::variants(33, 11, false),
+        store_kv::variants(32, 8, true),
+        store_kv::rope_variants(12, 32, false),
+        store_kv::rope_variants(12, 32, true),
         gate_mul::variants(Activation::Silu, 33),
         gate_mul::variants(Activation::Gelu, 33),
         add::variants(33),
@@ -418,8 +495,37 @@ fn every_kernel() -> Vec<Kernel> {
     for mapping in software.into_iter().chain([Mapping::Hardware]) {
         variants.push(rms_norm::variants(mapping, 3));
         for format in TensorType::ALL {
-            variants.push(embed::variants(format, 64));
-            variants.push(matmul::variants(format, 65, mapping));
+            variants.push(embed::variants(format, 64, mapping));
+            let input = match mapping {
+                Mapping::Hardware => matmul::Input::Buffer,
+                Mapping::Software { .. } => matmul::Input::Window(1 << 16),
+            };
+            let shape = matmul::Shape {
+                format,
+                features: 65,
+                outputs: 1,
+                gated: false,
+                accumulate: true,
+                aligned: 1,
+                input,
+            };
+            variants.push(matmul::variants(shape, mapping));
+            if format == TensorType::Q4_1 {
+                for (outputs, gated, aligned) in [(2, false, 4), (3, false, 1), (1, true, 1), (1, true, 4)] {
+                    let accumulate = false;
+                    variants.push(matmul::variants(
+                        matmul::Shape {
+                            outputs,
+                            gated,
+                            accumulate,
+                            aligned,
+                            input: matmul::Input::Buffer,
+                            ..shape
+                        },
+                        mapping,
+                    ));
+                }
+            }
         }
         for (num_heads, num_kv_heads, head_size) in [(9, 3, 64), (1, 1, 1), (8, 1, 257), (5, 1, 6)] {
             let shape = AttentionShape {

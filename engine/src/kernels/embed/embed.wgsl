@@ -9,8 +9,6 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(3) var<storage, read> values: array<vec4<u32>>;
-@group(0) @binding(4) var<storage, read> scales: array<u32>;
 @group(0) @binding(5) var<storage, read_write> out: array<vec4<f32>>;
 
 @compute @workgroup_size(WORKGROUP)
@@ -30,7 +28,7 @@ fn main(
         return;
     }
     let place = index % per_row;
-    let block = load_block(entry * params.blocks + place / 8u);
+    let block = load_block(block_index(entry, place / 8u, params.blocks));
     let scale = block_scale(block);
     let raw = block_values(block, place % 8u);
     out[index] = params.scale * vec4<f32>(

@@ -4,20 +4,29 @@
 // is left to the compiler to fuse or not, it does differently in different surroundings.
 
 struct Params {
-    // Output features of this part of the weight, and where they start in a row of `out`.
+    // Output features of this part of the weight, and where they start among all.
     features: u32,
     first_feature: u32,
     blocks: u32,
-    out_stride: u32,
     logits: u32,
-    accumulate: u32,
+    // The rows of this dispatch: where they start, and how many there can be.
+    first_row: u32,
+    window: u32,
+    // For each output, the feature it ends before and the distance of its rows.
+    end_0: u32,
+    stride_0: u32,
+    end_1: u32,
+    stride_1: u32,
+    end_2: u32,
+    stride_2: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(3) var<storage, read> values: array<vec4<u32>>;
-@group(0) @binding(4) var<storage, read> scales: array<u32>;
-@group(0) @binding(5) var<storage, read> input: array<vec4<f32>>;
-@group(0) @binding(6) var<storage, read_write> out: array<f32>;
+
+// Rows of this dispatch.
+fn window_rows() -> u32 {
+    return min(row_count(params.logits) - params.first_row, params.window);
+}
 
 // sum + w · x, value by value.
 fn add_product(w: vec4<f32>, x: vec4<f32>, sum: f32) -> f32 {
@@ -26,13 +35,4 @@ fn add_product(w: vec4<f32>, x: vec4<f32>, sum: f32) -> f32 {
 
 fn add_inputs(x: vec4<f32>, sum: f32) -> f32 {
     return sum + ((x.x + x.y) + (x.z + x.w));
-}
-
-fn store(row: u32, feature: u32, value: f32) {
-    let place = row * params.out_stride + params.first_feature + feature;
-    if (params.accumulate != 0u) {
-        out[place] += value;
-    } else {
-        out[place] = value;
-    }
 }

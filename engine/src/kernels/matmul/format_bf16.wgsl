@@ -13,7 +13,7 @@ fn block_scale(block: Block) -> vec2<f32> {
 }
 
 fn block_values(block: Block, j: u32) -> vec4<f32> {
-    let eight = values[block.first + j / 2u];
+    let eight = value_at(block.first + j / 2u);
     let four = select(eight.xy, eight.zw, (j & 1u) != 0u);
     return bitcast<vec4<f32>>(
         vec4<u32>(four.x << 16u, four.x & 0xffff0000u, four.y << 16u, four.y & 0xffff0000u),

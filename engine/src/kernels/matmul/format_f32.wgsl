@@ -13,7 +13,7 @@ fn block_scale(block: Block) -> vec2<f32> {
 }
 
 fn block_values(block: Block, j: u32) -> vec4<f32> {
-    return bitcast<vec4<f32>>(values[block.first + j]);
+    return bitcast<vec4<f32>>(value_at(block.first + j));
 }
 
 fn add_block(total: f32, scale: vec2<f32>, sum: f32, inputs: f32) -> f32 {

@@ -7,7 +7,7 @@ struct Block {
 }
 
 fn load_block(index: u32) -> Block {
-    return Block(values[index], half_of(scale_word(index)));
+    return Block(value_at(index), half_of(scale_word(index)));
 }
 
 fn block_scale(block: Block) -> vec2<f32> {

@@ -7,10 +7,10 @@ struct Block {
 }
 
 fn load_block(index: u32) -> Block {
-    let exponent = (scales[index / 4u] >> (8u * (index & 3u))) & 255u;
+    let exponent = (scale_at(index / 4u) >> (8u * (index & 3u))) & 255u;
     // Half of 2^(exponent - 127), since the levels are doubled. The smallest two are subnormal.
     let bits = select((exponent - 1u) << 23u, 0x00200000u << (exponent & 1u), exponent < 2u);
-    return Block(values[index], bitcast<f32>(bits));
+    return Block(value_at(index), bitcast<f32>(bits));
 }
 
 fn block_scale(block: Block) -> vec2<f32> {

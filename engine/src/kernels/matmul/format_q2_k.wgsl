@@ -9,11 +9,11 @@ struct Block {
 }
 
 fn load_block(index: u32) -> Block {
-    let two = values[index / 2u];
+    let two = value_at(index / 2u);
     let crumbs = select(two.xy, two.zw, (index & 1u) != 0u);
     let first = 5u * (index / 8u);
-    let both = unpack2x16float(scales[first]);
-    let codes = scales[first + 1u + index % 8u / 2u] >> (16u * (index & 1u));
+    let both = unpack2x16float(scale_at(first));
+    let codes = scale_at(first + 1u + index % 8u / 2u) >> (16u * (index & 1u));
     let factors = vec4<f32>(vec4<u32>(codes, codes >> 4u, codes >> 8u, codes >> 12u) & vec4<u32>(15u));
     return Block(crumbs, both.x * factors.xz, both.y * factors.yw);
 }
@@ -25,7 +25,7 @@ fn block_scale(block: Block) -> vec2<f32> {
 fn block_values(block: Block, j: u32) -> vec4<f32> {
     let scale = select(block.scales.x, block.scales.y, j >= 4u);
     let minimum = select(block.minimums.x, block.minimums.y, j >= 4u);
-    return fma(vec4<f32>(scale), vec4<f32>(crumbs_of(block.crumbs, j)), vec4<f32>(-minimum));
+    return fma(vec4<f32>(scale), vec4<f32>(vec4<i32>(crumbs_of(block.crumbs, j))), vec4<f32>(-minimum));
 }
 
 fn add_block(total: f32, scale: vec2<f32>, sum: f32, inputs: f32) -> f32 {

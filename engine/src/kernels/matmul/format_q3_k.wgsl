@@ -10,7 +10,7 @@ struct Block {
 }
 
 fn load_block(index: u32) -> Block {
-    let two = values[index / 2u];
+    let two = value_at(index / 2u);
     let crumbs = select(two.xy, two.zw, (index & 1u) != 0u);
     let g = index % 8u;
     let first = 23u * (index / 8u);

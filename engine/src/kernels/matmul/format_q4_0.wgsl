@@ -6,8 +6,8 @@ struct Block {
 }
 
 fn load_block(index: u32) -> Block {
-    let pair = unpack2x16float(scales[index / 2u]);
-    return Block(values[index], select(pair.x, pair.y, (index & 1u) != 0u));
+    let pair = unpack2x16float(scale_at(index / 2u));
+    return Block(value_at(index), select(pair.x, pair.y, (index & 1u) != 0u));
 }
 
 fn block_scale(block: Block) -> vec2<f32> {

@@ -6,7 +6,7 @@ struct Block {
 }
 
 fn load_block(index: u32) -> Block {
-    return Block(values[index], unpack2x16float(scales[index]));
+    return Block(value_at(index), unpack2x16float(scale_at(index)));
 }
 
 fn block_scale(block: Block) -> vec2<f32> {
@@ -14,7 +14,7 @@ fn block_scale(block: Block) -> vec2<f32> {
 }
 
 fn block_values(block: Block, j: u32) -> vec4<f32> {
-    return vec4<f32>(nibbles_of(block.nibbles, j));
+    return vec4<f32>(vec4<i32>(nibbles_of(block.nibbles, j)));
 }
 
 // Σ (scale · q + minimum) · x = scale · Σ q · x + minimum · Σ x.

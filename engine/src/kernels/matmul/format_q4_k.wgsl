@@ -9,7 +9,7 @@ struct Block {
 fn load_block(index: u32) -> Block {
     let first = 4u * (index / 8u);
     let factors = vec2<f32>(six_bit_pair(2u * first + 2u, index % 8u));
-    return Block(values[index], unpack2x16float(scales[first]) * vec2<f32>(factors.x, -factors.y));
+    return Block(value_at(index), unpack2x16float(scale_at(first)) * vec2<f32>(factors.x, -factors.y));
 }
 
 fn block_scale(block: Block) -> vec2<f32> {
@@ -17,7 +17,7 @@ fn block_scale(block: Block) -> vec2<f32> {
 }
 
 fn block_values(block: Block, j: u32) -> vec4<f32> {
-    return vec4<f32>(nibbles_of(block.nibbles, j));
+    return vec4<f32>(vec4<i32>(nibbles_of(block.nibbles, j)));
 }
 
 // Σ (scale · q + minimum) · x = scale · Σ q · x + minimum · Σ x.

@@ -7,7 +7,7 @@ struct Block {
 }
 
 fn load_block(index: u32) -> Block {
-    return Block(values[index], scale_word(3u * index + 1u), half_of(scale_word(3u * index)));
+    return Block(value_at(index), scale_word(3u * index + 1u), half_of(scale_word(3u * index)));
 }
 
 fn block_scale(block: Block) -> vec2<f32> {

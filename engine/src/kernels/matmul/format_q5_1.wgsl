@@ -8,7 +8,7 @@ struct Block {
 }
 
 fn load_block(index: u32) -> Block {
-    return Block(values[index], scales[2u * index + 1u], unpack2x16float(scales[2u * index]));
+    return Block(value_at(index), scale_at(2u * index + 1u), unpack2x16float(scale_at(2u * index)));
 }
 
 fn block_scale(block: Block) -> vec2<f32> {
@@ -16,7 +16,7 @@ fn block_scale(block: Block) -> vec2<f32> {
 }
 
 fn block_values(block: Block, j: u32) -> vec4<f32> {
-    return vec4<f32>(nibbles_of(block.nibbles, j) | (bits_of(block.fifths, j) << vec4<u32>(4u)));
+    return vec4<f32>(vec4<i32>(nibbles_of(block.nibbles, j) | (bits_of(block.fifths, j) << vec4<u32>(4u))));
 }
 
 // Σ (scale · q + minimum) · x = scale · Σ q · x + minimum · Σ x.

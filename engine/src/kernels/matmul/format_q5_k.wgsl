@@ -11,8 +11,8 @@ fn load_block(index: u32) -> Block {
     let g = index % 8u;
     let first = 12u * (index / 8u);
     let factors = vec2<f32>(six_bit_pair(2u * first + 2u, g));
-    let scale = unpack2x16float(scales[first]) * vec2<f32>(factors.x, -factors.y);
-    return Block(values[index], scales[first + 4u + g], scale);
+    let scale = unpack2x16float(scale_at(first)) * vec2<f32>(factors.x, -factors.y);
+    return Block(value_at(index), scale_at(first + 4u + g), scale);
 }
 
 fn block_scale(block: Block) -> vec2<f32> {
@@ -20,7 +20,7 @@ fn block_scale(block: Block) -> vec2<f32> {
 }
 
 fn block_values(block: Block, j: u32) -> vec4<f32> {
-    return vec4<f32>(nibbles_of(block.nibbles, j) | (bits_of(block.fifths, j) << vec4<u32>(4u)));
+    return vec4<f32>(vec4<i32>(nibbles_of(block.nibbles, j) | (bits_of(block.fifths, j) << vec4<u32>(4u))));
 }
 
 // Σ (scale · q + minimum) · x = scale · Σ q · x + minimum · Σ x.

@@ -15,7 +15,7 @@ fn load_block(index: u32) -> Block {
     let crumbs = vec2<u32>(scale_word(first + 4u * g), scale_word(first + 4u * g + 2u));
     let bytes = bitcast<i32>(scale_word(first + 32u + g));
     let factors = vec2<i32>(bytes << 24u, bytes << 16u) >> vec2<u32>(24u);
-    return Block(values[index], crumbs, factors, half_of(scale_word(first + 40u)));
+    return Block(value_at(index), crumbs, factors, half_of(scale_word(first + 40u)));
 }
 
 fn block_scale(block: Block) -> vec2<f32> {

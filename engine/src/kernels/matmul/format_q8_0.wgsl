@@ -7,8 +7,8 @@ struct Block {
 }
 
 fn load_block(index: u32) -> Block {
-    let pair = unpack2x16float(scales[index / 2u]);
-    return Block(values[2u * index], values[2u * index + 1u], select(pair.x, pair.y, (index & 1u) != 0u));
+    let pair = unpack2x16float(scale_at(index / 2u));
+    return Block(value_at(2u * index), value_at(2u * index + 1u), select(pair.x, pair.y, (index & 1u) != 0u));
 }
 
 fn block_scale(block: Block) -> vec2<f32> {

@@ -1,7 +1,8 @@
-// For software rasterisers: each of 8 lanes computes FEATURES output features of ROWS rows, so that a load,
-// which costs as much as many multiplications there, serves many of them.
+// For software rasterisers: each of 8 lanes computes 4 output features of ROWS rows, so that a load, which costs as
+// much as many multiplications there, serves many of them.
 
 const LANES: u32 = 8u;
+const FEATURES: u32 = 4u;
 
 @compute @workgroup_size(LANES)
 fn main(
@@ -10,52 +11,69 @@ fn main(
     @builtin(local_invocation_index) local: u32,
     LANE_PARAMETER
 ) {
-    let rows = row_count(params.logits);
+    let rows = window_rows();
     let row_groups = (rows + ROWS - 1u) / ROWS;
     let index = linear_workgroup(group, groups);
-    if (row_groups == 0u || index / row_groups * LANES * FEATURES >= params.features) {
+    if (row_groups == 0u || index / row_groups * OWNED >= params.features) {
         return;
     }
     let first_row = index % row_groups * ROWS;
-    let first_feature = index / row_groups * LANES * FEATURES + local;
+    let tile = index / row_groups;
 
     var total: array<array<f32, ROWS>, FEATURES>;
     for (var b = 0u; b < params.blocks; b++) {
         var prepared: array<vec4<f32>, ROWS>;
-        for (var r = 0u; r < ROWS; r++) {
-            prepared[r] = prepare(min(first_row + r, rows - 1u) * params.blocks + b, LANE_INDEX);
-        }
-        var weight: array<Block, FEATURES>;
-        for (var f = 0u; f < FEATURES; f++) {
-            weight[f] = load_block(min(first_feature + f * LANES, params.features - 1u) * params.blocks + b);
-        }
-        var sum: array<array<f32, ROWS>, FEATURES>;
         var inputs: array<f32, ROWS>;
-        for (var j = 0u; j < 8u; j++) {
-            var x: array<vec4<f32>, ROWS>;
-            for (var r = 0u; r < ROWS; r++) {
-                x[r] = block_input(prepared[r], min(first_row + r, rows - 1u) * params.blocks + b, j);
-                inputs[r] = add_inputs(x[r], inputs[r]);
+        // each this_row
+        {
+            let block = min(first_row + THIS_ROW, rows - 1u) * params.blocks + b;
+            prepared[THIS_ROW] = prepare(block, LANE_INDEX);
+            inputs[THIS_ROW] = block_sum(prepared[THIS_ROW], block);
+        }
+        // end this_row
+        let weight = load_four(block_index(tile * 32u + local * FEATURES, b, params.blocks));
+        var sum = array<array<f32, ROWS>, FEATURES>();
+        // each four
+        {
+            // Row by row, so that the weights stay in registers however many sums there are.
+            var w: array<vec4<f32>, FEATURES>;
+            // each this_feature
+            w[THIS_FEATURE] = block_values(weight[THIS_FEATURE], FOUR);
+            // end this_feature
+            // each this_row
+            {
+                let block = min(first_row + THIS_ROW, rows - 1u) * params.blocks + b;
+                let x = block_input(prepared[THIS_ROW], block, FOUR);
+                // each this_feature
+                sum[THIS_FEATURE][THIS_ROW] = add_product(w[THIS_FEATURE], x, sum[THIS_FEATURE][THIS_ROW]);
+                // end this_feature
             }
-            for (var f = 0u; f < FEATURES; f++) {
-                let w = block_values(weight[f], j);
-                for (var r = 0u; r < ROWS; r++) {
-                    sum[f][r] = add_product(w, x[r], sum[f][r]);
+            // end this_row
+        }
+        // end four
+        // each this_feature
+        {
+            // each this_row
+            {
+                total[THIS_FEATURE][THIS_ROW] = add_block(total[THIS_FEATURE][THIS_ROW], block_scale(weight[THIS_FEATURE]), sum[THIS_FEATURE][THIS_ROW], inputs[THIS_ROW]);
+            }
+            // end this_row
+        }
+        // end this_feature
+    }
+    // each this_row
+    {
+        if (first_row + THIS_ROW < rows) {
+            // each finished_feature
+            {
+                let feature = feature_of(tile, local, FINISHED_FEATURE * WIDE);
+                if (feature < params.features) {
+                    FINISHED_VALUE
+                    store(first_row + THIS_ROW, feature, value);
                 }
             }
-        }
-        for (var f = 0u; f < FEATURES; f++) {
-            for (var r = 0u; r < ROWS; r++) {
-                total[f][r] = add_block(total[f][r], block_scale(weight[f]), sum[f][r], inputs[r]);
-            }
+            // end finished_feature
         }
     }
-    for (var f = 0u; f < FEATURES; f++) {
-        for (var r = 0u; r < ROWS; r++) {
-            let feature = first_feature + f * LANES;
-            if (feature < params.features && first_row + r < rows) {
-                store(first_row + r, feature, total[f][r]);
-            }
-        }
-    }
+    // end this_row
 }

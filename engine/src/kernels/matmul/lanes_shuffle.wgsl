@@ -7,3 +7,12 @@ fn prepare(block: u32, lane: u32) -> vec4<f32> {
 fn block_input(prepared: vec4<f32>, block: u32, j: u32) -> vec4<f32> {
     return subgroupShuffle(prepared, j);
 }
+
+fn block_sum(prepared: vec4<f32>, block: u32) -> f32 {
+    let four = add_inputs(prepared, 0.0);
+    var sum = 0.0;
+    // each four
+    sum += subgroupShuffle(four, FOUR);
+    // end four
+    return sum;
+}

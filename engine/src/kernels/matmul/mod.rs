@@ -3,7 +3,9 @@
 //! Three mappings: `lanes` for software rasterisers, `vector` and `tile` for GPUs with few and with many
 //! rows. Invariant: they add in the same order (`common.wgsl`), so which of them runs changes no bit.
 
-use crate::device::wgpu::shader::{Access, Kernel, Mapping, Variant, Work, logits_flag, stride};
+use crate::device::wgpu::shader::{
+    Access, Kernel, Mapping, Texel, Variant, Work, logits_flag, stride, unrolled,
+};
 use crate::program::Rows;
 use crate::tensor_type::TensorType;
 
@@ -11,16 +13,56 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
-const STORAGE: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
+/// What kernels bind, with as many outputs as there can be: packed values, scales, input, outputs.
+const SOFTWARE: &[Access] = &[
+    Access::Texels(Texel::Words),
+    Access::Texels(Texel::Words),
+    Access::Window,
+    Access::Write,
+    Access::Write,
+    Access::Write,
+];
+/// The same where a row of the input is too long for a window.
+const SOFTWARE_LONG: &[Access] = &[
+    Access::Texels(Texel::Words),
+    Access::Texels(Texel::Words),
+    Access::Read,
+    Access::Write,
+    Access::Write,
+    Access::Write,
+];
+/// The same on GPUs.
+const HARDWARE: &[Access] =
+    &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Write, Access::Write];
+
+/// Most weights whose products one dispatch computes.
+pub(crate) const MAX_OUTPUTS: usize = 3;
 
 /// Lanes of a workgroup of `lanes.wgsl`.
 const LANES: usize = 8;
+/// Output features of a lane.
+const FEATURES: usize = 4;
+/// Output features of a workgroup of `lanes.wgsl`.
+const LANES_FEATURES: usize = FEATURES * LANES;
 /// Output features of a workgroup of `vector.wgsl`.
 const VECTOR_FEATURES: usize = 8;
 /// Output features and rows of a workgroup of `tile.wgsl`.
 const TILE: usize = 32;
 
-/// WGSL that reads blocks of this format from the bindings `values` and `scales`: `load_block`,
+/// Rows that alternate in a weight made of gate and up.
+pub(crate) const GATED_ROWS: usize = FEATURES / 2;
+/// Output features of a workgroup of `lanes.wgsl` that come from such a weight.
+const GATED_FEATURES: usize = LANES_FEATURES / 2;
+
+/// WGSL that declares the bindings of packed weights and reads them: `value_at` and `scale_at`.
+pub(crate) fn stored_source(mapping: Mapping) -> &'static str {
+    match mapping {
+        Mapping::Software { .. } => include_str!("stored_texels.wgsl"),
+        Mapping::Hardware => include_str!("stored_buffer.wgsl"),
+    }
+}
+
+/// WGSL that reads blocks of this format with `value_at` and `scale_at`: `load_block`,
 /// `block_scale`, `block_values` (the j-th four, unscaled) and `add_block` (scales a sum over a block and adds it).
 pub(crate) fn format_source(format: TensorType) -> &'static str {
     macro_rules! with_quanta {
@@ -47,77 +89,182 @@ pub(crate) fn format_source(format: TensorType) -> &'static str {
     }
 }
 
-/// The dispatches for a part of a weight with this many output features. Binds packed values, scales, input
-/// and output.
-pub(crate) fn variants(format: TensorType, features: usize, mapping: Mapping) -> Vec<Variant> {
+/// Blocks of 32 values that share scales.
+pub(crate) fn unit(format: TensorType) -> usize {
+    format.block_elements().div_ceil(32)
+}
+
+/// WGSL that loads the blocks of a lane's four neighbouring rows: `load_four`.
+fn four_source(format: TensorType) -> &'static str {
+    match format {
+        TensorType::Q4_0 => include_str!("four_q4_0.wgsl"),
+        TensorType::Q4_1 => include_str!("four_q4_1.wgsl"),
+        TensorType::Q8_0 => include_str!("four_q8_0.wgsl"),
+        _ => include_str!("four_blocks.wgsl"),
+    }
+}
+
+/// A product, or several of the same input, as kernels tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Format of the weights.
+    pub(crate) format: TensorType,
+    /// Output features of the part.
+    pub(crate) features: usize,
+    /// Outputs, at most [`MAX_OUTPUTS`].
+    pub(crate) outputs: usize,
+    /// The weight is gate and up, [`GATED_ROWS`] of each in turn, and the output `silu(gate) · up`.
+    pub(crate) gated: bool,
+    /// Add to what is in the output; only with one output.
+    pub(crate) accumulate: bool,
+    /// Outputs begin and end at multiples of this.
+    pub(crate) aligned: usize,
+    /// How the input is bound.
+    pub(crate) input: Input,
+}
+
+/// How a product's input is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// As a storage buffer.
+    Buffer,
+    /// As a window of this many bytes.
+    Window(usize),
+}
+
+/// The dispatches for a part of a weight. Binds packed values, scales, input and outputs.
+pub(crate) fn variants(shape: Shape, mapping: Mapping) -> Vec<Variant> {
     let variant = |min_rows: usize, rows: usize, group: usize, kernel: Kernel| Variant {
         min_rows: min_rows as u64,
         kernel,
-        work: Work::Groups { per_rows: features.div_ceil(group) as u64, rows: rows as u64 },
+        work: Work::Groups { per_rows: shape.features.div_ceil(group) as u64, rows: rows as u64 },
     };
     match mapping {
         Mapping::Software { shuffle } => {
-            // More rows reuse a weight's load; fewer features then keep the sums in registers.
-            let of = |min_rows, rows, each| {
-                variant(min_rows, rows, LANES * each, lanes(format, rows, each, shuffle))
-            };
-            vec![of(0, 1, 8), of(2, 4, 8), of(5, 8, 4)]
+            // More rows reuse a weight's load.
+            let group = if shape.gated { GATED_FEATURES } else { LANES_FEATURES };
+            let of = |min_rows, rows| variant(min_rows, rows, group, lanes(shape, rows, shuffle));
+            vec![of(0, 1), of(2, 4), of(5, 8)]
         }
         Mapping::Hardware => {
-            let of = |min_rows, rows| variant(min_rows, rows, VECTOR_FEATURES, vector(format, rows));
-            vec![of(0, 1), of(2, 4), variant(9, TILE, TILE, tile(format))]
+            let of = |min_rows, rows| variant(min_rows, rows, VECTOR_FEATURES, vector(shape, rows));
+            vec![of(0, 1), of(2, 4), variant(9, TILE, TILE, tile(shape))]
         }
     }
 }
+
+/// Words of [`Params`], as `common.wgsl` has them.
+pub(crate) const PARAMS: usize = 6 + 2 * MAX_OUTPUTS;
 
 /// What the kernels are told about a part of a weight.
 pub(crate) struct Params {
     /// Output features of the part.
     pub(crate) features: usize,
-    /// Where they start in a row of the output.
+    /// Where they start among the features of all outputs.
     pub(crate) first_feature: usize,
     /// Input features.
     pub(crate) columns: usize,
-    /// Width of the output buffer.
-    pub(crate) out_width: usize,
-    /// What input and output have rows for.
+    /// Widths of the output buffers.
+    pub(crate) out_widths: Vec<usize>,
+    /// What input and outputs have rows for.
     pub(crate) rows: Rows,
-    /// Add to what is in the output.
-    pub(crate) accumulate: bool,
+    /// First row and most rows of a dispatch.
+    pub(crate) window: (usize, usize),
 }
 
 impl Params {
     /// As `common.wgsl` reads them.
     pub(crate) fn words(&self) -> Vec<u32> {
-        vec![
+        let mut words = vec![
             self.features as u32,
             self.first_feature as u32,
             self.columns.div_ceil(32) as u32,
-            stride(self.out_width) as u32,
             logits_flag(self.rows),
-            u32::from(self.accumulate),
-        ]
+            self.window.0 as u32,
+            self.window.1.min(u32::MAX as usize) as u32,
+        ];
+        let mut end = 0;
+        for width in &self.out_widths {
+            end += width;
+            words.extend([end as u32, stride(*width) as u32]);
+        }
+        words.resize(PARAMS, 0);
+        words
     }
 }
 
-fn lanes(format: TensorType, rows: usize, features: usize, shuffle: bool) -> Kernel {
+/// WGSL that writes the results.
+fn store_source(shape: Shape, wide: usize) -> String {
+    let store = match shape.outputs {
+        1 => include_str!("store_1.wgsl"),
+        2 => include_str!("store_2.wgsl"),
+        _ => include_str!("store_3.wgsl"),
+    };
+    let out = if wide == 1 { "f32".to_owned() } else { format!("vec{wide}<f32>") };
+    let accumulate = u32::from(shape.accumulate);
+    format!("alias Out = {out};\nconst WIDE: u32 = {wide}u;\nconst ACCUMULATE: u32 = {accumulate}u;\n{store}")
+}
+
+fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
     let (inputs, parameter, lane) = if shuffle {
         let parameter = "@builtin(subgroup_invocation_id) lane: u32,";
         (include_str!("lanes_shuffle.wgsl"), parameter, "lane")
     } else {
         (include_str!("lanes_plain.wgsl"), "", "local")
     };
-    let main = include_str!("lanes.wgsl").replace("LANE_PARAMETER", parameter).replace("LANE_INDEX", lane);
-    let parts = [include_str!("common.wgsl"), format_source(format), inputs, &main];
-    Kernel::new("matmul", STORAGE, &[("ROWS", rows), ("FEATURES", features)], &parts)
+    // A lane's features are neighbours, and are written at once if they can be.
+    let finished = if shape.gated { GATED_ROWS } else { FEATURES };
+    let wide = if shape.aligned.is_multiple_of(finished) { finished } else { 1 };
+    let values: Vec<String> = (0..wide)
+        .map(|i| {
+            let total = |f: usize| format!("total[FINISHED_FEATURE * WIDE + {f}u][THIS_ROW]");
+            if shape.gated { format!("gated({}, {})", total(i), total(i + GATED_ROWS)) } else { total(i) }
+        })
+        .collect();
+    let value = format!("let value = Out({});", values.join(", "));
+    let rows_source =
+        if shape.gated { include_str!("lanes_gated.wgsl") } else { include_str!("lanes_one.wgsl") };
+    let (storage, input, window) = match shape.input {
+        Input::Window(bytes) => (SOFTWARE, include_str!("input_window.wgsl"), bytes / 16),
+        Input::Buffer => (SOFTWARE_LONG, include_str!("input_buffer.wgsl"), 0),
+    };
+    let main = include_str!("lanes.wgsl")
+        .replace("LANE_PARAMETER", parameter)
+        .replace("LANE_INDEX", lane)
+        .replace("FINISHED_VALUE", &value);
+    let loops =
+        [("four", 8), ("this_feature", FEATURES), ("finished_feature", finished / wide), ("this_row", rows)];
+    let parts = [
+        include_str!("common.wgsl"),
+        &store_source(shape, wide),
+        stored_source(Mapping::Software { shuffle }),
+        format_source(shape.format),
+        four_source(shape.format),
+        input,
+        rows_source,
+        &unrolled(inputs, &[("four", 8)]),
+        &unrolled(&main, &loops),
+    ];
+    let constants = [("ROWS", rows), ("WINDOW", window), ("UNIT", unit(shape.format))];
+    Kernel::new("matmul", &storage[..3 + shape.outputs], &constants, &parts)
 }
 
-fn vector(format: TensorType, rows: usize) -> Kernel {
-    let parts = [include_str!("common.wgsl"), format_source(format), include_str!("vector.wgsl")];
-    Kernel::new("matmul", STORAGE, &[("ROWS", rows)], &parts)
+fn vector(shape: Shape, rows: usize) -> Kernel {
+    hardware(shape, &[("ROWS", rows)], include_str!("vector.wgsl"))
 }
 
-fn tile(format: TensorType) -> Kernel {
-    let parts = [include_str!("common.wgsl"), format_source(format), include_str!("tile.wgsl")];
-    Kernel::new("matmul", STORAGE, &[], &parts)
+fn tile(shape: Shape) -> Kernel {
+    hardware(shape, &[], include_str!("tile.wgsl"))
+}
+
+fn hardware(shape: Shape, constants: &[(&str, usize)], main: &str) -> Kernel {
+    let parts = [
+        include_str!("common.wgsl"),
+        &store_source(shape, 1),
+        stored_source(Mapping::Hardware),
+        format_source(shape.format),
+        include_str!("input_buffer.wgsl"),
+        main,
+    ];
+    Kernel::new("matmul", &HARDWARE[..3 + shape.outputs], constants, &parts)
 }

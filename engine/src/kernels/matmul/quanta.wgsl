@@ -20,11 +20,11 @@ fn bits_of(word: u32, j: u32) -> vec4<u32> {
 
 // The word that begins at this half.
 fn scale_word(half: u32) -> u32 {
-    let low = scales[half / 2u];
+    let low = scale_at(half / 2u);
     if ((half & 1u) == 0u) {
         return low;
     }
-    return (low >> 16u) | (scales[half / 2u + 1u] << 16u);
+    return (low >> 16u) | (scale_at(half / 2u + 1u) << 16u);
 }
 
 // Group g's two numbers of 6 bits, the groups without gaps from this half on.

@@ -1,4 +1,5 @@
 use super::reference::matmul;
+use crate::device::wgpu::shader::Mapping;
 use crate::device::wgpu::testing::{
     MAPPINGS, Random, Rig, Stored, assert_close, limits_for, one_op, one_sequence, tokens, weight,
 };
@@ -132,6 +133,7 @@ fn a_weight_over_the_binding_limit_is_cut_between_rows_and_both_sides_of_each_se
         absolute(&input, &program, &stored, &mut sizes);
         let rig = Rig::try_open(&program, &Stored(vec![stored]), limits_for(rows), |options| {
             // Room for the activations, not for the whole weight.
+            options.mapping = Mapping::Hardware;
             options.max_binding = 6000;
         });
         let Some(rig) = rig else { return };

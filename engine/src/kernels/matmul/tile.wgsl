@@ -16,7 +16,7 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    let rows = row_count(params.logits);
+    let rows = window_rows();
     let row_groups = (rows + SIDE - 1u) / SIDE;
     let index = linear_workgroup(group, groups);
     if (row_groups == 0u || index / row_groups * SIDE >= params.features) {

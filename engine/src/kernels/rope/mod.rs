@@ -56,7 +56,7 @@ pub(crate) fn params(
     rotary: usize,
     style: RopeStyle,
     words_before: usize,
-) -> Vec<u32> {
+) -> [u32; 7] {
     let pairs = rotary / 2;
     let (partner, next) = match style {
         RopeStyle::Pairs => (1, 2),
@@ -64,5 +64,4 @@ pub(crate) fn params(
     };
     [num_heads, head_size, pairs, stride(num_heads * head_size), words_before, partner, next]
         .map(|value| value as u32)
-        .to_vec()
 }

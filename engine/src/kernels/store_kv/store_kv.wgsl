@@ -1,6 +1,7 @@
-// One thread for each value of a row: key and value go to the row's slot.
+// One thread for each chunk of a row: key and value go to the row's slot.
 
 struct Params {
+    // In chunks.
     width: u32,
     stride: u32,
     // The layer's group: whose slots count.
@@ -8,10 +9,8 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(3) var<storage, read> key: array<f32>;
-@group(0) @binding(4) var<storage, read> value: array<f32>;
-@group(0) @binding(5) var<storage, read_write> keys: array<f32>;
-@group(0) @binding(6) var<storage, read_write> values: array<f32>;
+@group(0) @binding(3) var<storage, read> key: array<Chunk>;
+@group(0) @binding(4) var<storage, read> value: array<Chunk>;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(
@@ -26,6 +25,6 @@ fn main(
     }
     let place = index % params.width;
     let slot = step[header.slots + params.cache_group * header.tokens + row];
-    keys[slot * params.width + place] = key[row * params.stride + place];
-    values[slot * params.width + place] = value[row * params.stride + place];
+    keep_key(slot * params.width + place, key[row * params.stride + place]);
+    keep_value(slot * params.width + place, value[row * params.stride + place]);
 }

@@ -1,14 +1,14 @@
 //! SGLang's part of the catalogue, second half: requests and tokens, eviction, the start, and older names.
 
-use super::rows::{ENGINE_TYPE, MODEL_NAME, MOE_EP_RANK, PP_RANK, TP_RANK, closed, constant, row};
-use crate::catalogue::{Kind, Label, Row, Status, buckets};
+use super::rows::{DP_RANK, ENGINE_TYPE, MODEL_NAME, MOE_EP_RANK, PP_RANK, TP_RANK, closed, constant, row};
+use crate::catalogue::{Kind, Label, Row, Status, Values, buckets};
 
 const STREAMING: Label = closed("is_streaming", &["true", "false"]);
 
 /// Labels of what is known of requests.
 const REQUESTS: &[Label] = &[MODEL_NAME, ENGINE_TYPE];
 /// Labels of versions before 0.5.
-const OLD: &[Label] = &[MODEL_NAME, TP_RANK];
+const OLD: &[Label] = &[MODEL_NAME, TP_RANK, DP_RANK];
 
 pub(super) const REALTIME_TOKENS: Row = Row {
     labels: &[
@@ -17,6 +17,7 @@ pub(super) const REALTIME_TOKENS: Row = Row {
         TP_RANK,
         PP_RANK,
         MOE_EP_RANK,
+        DP_RANK,
         closed("mode", &["prefill_compute", "prefill_cache", "decode"]),
     ],
     ..row(
@@ -35,6 +36,7 @@ pub(super) const PREFILL_EFFECTIVE_TOKENS: Row = Row {
         TP_RANK,
         PP_RANK,
         MOE_EP_RANK,
+        DP_RANK,
         closed("mode", &["input", "device_hit", "host_hit", "storage_hit"]),
     ],
     ..row(
@@ -53,6 +55,7 @@ pub(super) const PER_STAGE_REQ_LATENCY: Row = Row {
         TP_RANK,
         PP_RANK,
         MOE_EP_RANK,
+        DP_RANK,
         closed("stage", &["request_process", "prefill_forward"]),
     ],
     ..row(
@@ -208,7 +211,12 @@ pub(super) const STARTUP_TIME: Row = Row {
     )
 };
 pub(super) const EVICTED_TOKENS: Row = Row {
-    labels: &[constant("cache_type", "prefix"), TP_RANK, PP_RANK, constant("dp_rank", "0")],
+    labels: &[
+        constant("cache_type", "prefix"),
+        TP_RANK,
+        PP_RANK,
+        Label { name: "dp_rank", values: Values::Engine },
+    ],
     ..row(
         "sglang.evicted_tokens",
         "sglang:evicted_tokens_total",

@@ -9,9 +9,10 @@ pub(super) const ENGINE_TYPE: Label = constant("engine_type", "unified");
 pub(super) const TP_RANK: Label = constant("tp_rank", "0");
 pub(super) const PP_RANK: Label = constant("pp_rank", "0");
 pub(super) const MOE_EP_RANK: Label = constant("moe_ep_rank", "0");
+pub(super) const DP_RANK: Label = Label { name: "dp_rank", values: Values::Rank };
 
 /// Labels of what the scheduler knows.
-const SCHEDULER: &[Label] = &[MODEL_NAME, ENGINE_TYPE, TP_RANK, PP_RANK, MOE_EP_RANK];
+const SCHEDULER: &[Label] = &[MODEL_NAME, ENGINE_TYPE, TP_RANK, PP_RANK, MOE_EP_RANK, DP_RANK];
 
 pub(super) const fn constant(name: &'static str, value: &'static str) -> Label {
     Label { name, values: Values::Constant(value) }

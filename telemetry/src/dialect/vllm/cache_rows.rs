@@ -148,6 +148,30 @@ pub(super) const ENGINE_SLEEP_STATE: Row = Row {
         "1 for the state the engine is in, else 0; all 0 while it is only paused.",
     )
 };
+/// Label values that vLLM has; limpid gives up weights and cache together, so the one between stays at 0.
+const OPERATION: Label = closed("operation", &["sleep", "release_kv_cache_memory", "wake"]);
+pub(super) const SLEEP_MODE_OPERATION_DURATION: Row = Row {
+    labels: &[OPERATION],
+    ..row(
+        "vllm.sleep_mode_operation_duration_seconds",
+        "vllm:sleep_mode_operation_duration_seconds",
+        Kind::Histogram(buckets::VLLM_SLEEP),
+        "s",
+        "2.9",
+        "Time that a call of /sleep or /wake_up waited for the engine, failures included.",
+    )
+};
+pub(super) const SLEEP_MODE_OPERATIONS_IN_FLIGHT: Row = Row {
+    labels: &[OPERATION],
+    ..row(
+        "vllm.sleep_mode_operations_in_flight",
+        "vllm:sleep_mode_operations_in_flight",
+        Kind::Gauge,
+        "{operation}",
+        "2.9",
+        "Calls of /sleep and /wake_up that wait for the engine.",
+    )
+};
 pub(super) const LORA_REQUESTS_INFO: Row = Row {
     labels: &[
         Label { name: "max_lora", values: Values::Constant("0") },
@@ -179,5 +203,7 @@ pub(crate) const ROWS: &[Row] = &[
     CORRUPTED_REQUESTS,
     ADMISSION_REJECTIONS,
     ENGINE_SLEEP_STATE,
+    SLEEP_MODE_OPERATION_DURATION,
+    SLEEP_MODE_OPERATIONS_IN_FLIGHT,
     LORA_REQUESTS_INFO,
 ];

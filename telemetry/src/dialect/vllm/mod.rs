@@ -27,14 +27,18 @@ pub(crate) mod process;
 pub(crate) mod rows;
 pub(crate) mod server_rows;
 
-use std::time::SystemTime;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use super::{Dialect, attributes};
 use crate::catalogue::Row;
 use crate::identity::ModelIdentity;
 use crate::instruments::{Counter, Gauge, Histogram, Instruments};
 use crate::lifecycle::{NewTokens, ParentFinished, RequestFinished};
-use crate::observation::{AdmissionLimit, BlockResidency, FinishReason, SleepState, StepFinished};
+use crate::observation::{
+    AdmissionLimit, BlockResidency, FinishReason, SleepOperation, SleepState, StepFinished,
+};
 
 /// Label values of `engine_sleep_state`, with the state that each stands for.
 const SLEEP_STATES: [(&str, SleepState); 3] = [
@@ -57,6 +61,8 @@ pub(super) struct Vllm {
     corrupted_requests: Counter,
     admission_rejections: [Counter; AdmissionLimit::ALL.len()],
     sleep_states: [Gauge; SLEEP_STATES.len()],
+    sleep_operations: [Histogram; SleepOperation::ALL.len()],
+    sleep_operations_in_flight: [Arc<AtomicU64>; SleepOperation::ALL.len()],
     estimated_flops: Counter,
     estimated_read_bytes: Counter,
     estimated_write_bytes: Counter,
@@ -113,6 +119,24 @@ impl Vllm {
             instruments.gauge(row, attributes(row, identity, &[("sleep_state", value)]))
         });
         sleep_states[0].set(1.0);
+        let sleep_operation = |operation| {
+            let row = &cache_rows::SLEEP_MODE_OPERATION_DURATION;
+            let series = attributes(row, identity, &[("operation", operation)]);
+            instruments.histogram(row, identity.max_model_len, series)
+        };
+        let sleep_operation_in_flight = |operation| {
+            let row = &cache_rows::SLEEP_MODE_OPERATIONS_IN_FLIGHT;
+            let count = Arc::new(AtomicU64::new(0));
+            let read = Arc::clone(&count);
+            let series = attributes(row, identity, &[("operation", operation)]);
+            // The series have no label for the engine, and an operation is for all engines.
+            if identity.engine == 0 {
+                instruments.observe_gauge(row, series, move || read.load(Ordering::Relaxed) as f64);
+            }
+            count
+        };
+        sleep_operation("release_kv_cache_memory");
+        sleep_operation_in_flight("release_kv_cache_memory");
         // No connector brings KV from elsewhere and no model takes images; their series exist at 0 like every
         // known one.
         source("external_kv_transfer");
@@ -141,6 +165,9 @@ impl Vllm {
             admission_rejections: AdmissionLimit::ALL
                 .map(|limit| chosen(&cache_rows::ADMISSION_REJECTIONS, "reason", limit.as_str())),
             sleep_states,
+            sleep_operations: SleepOperation::ALL.map(|operation| sleep_operation(operation.as_str())),
+            sleep_operations_in_flight: SleepOperation::ALL
+                .map(|operation| sleep_operation_in_flight(operation.as_str())),
             estimated_flops: counter(&cache_rows::ESTIMATED_FLOPS),
             estimated_read_bytes: counter(&cache_rows::ESTIMATED_READ_BYTES),
             estimated_write_bytes: counter(&cache_rows::ESTIMATED_WRITE_BYTES),
@@ -264,5 +291,14 @@ impl Dialect for Vllm {
         for (gauge, (_, meant)) in self.sleep_states.iter().zip(SLEEP_STATES) {
             gauge.set(f64::from(u8::from(meant == state)));
         }
+    }
+
+    fn sleep_operation_started(&self, operation: SleepOperation) {
+        self.sleep_operations_in_flight[operation as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn sleep_operation_ended(&self, operation: SleepOperation, took: Duration) {
+        self.sleep_operations_in_flight[operation as usize].fetch_sub(1, Ordering::Relaxed);
+        self.sleep_operations[operation as usize].record(took.as_secs_f64(), None);
     }
 }

@@ -1,5 +1,5 @@
 //! An engine of another make, measured: it answers every prompt with as many tokens as it has, and its metrics
-//! come out under vLLM's names. `cargo run -p limpid-telemetry --example toy_engine`
+//! come out under vLLM's names. `cargo run -p limpid-telemetry --example own_engine`
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,198 @@
+//! Which ops of a program one dispatch computes together.
+//!
+//! A dispatch costs the same however little it does, so products of the same input become one, the rope of queries
+//! and keys goes with the way into the cache, and on software rasterisers gate and up end in their product.
+//!
+//! Invariant: a group computes what its ops would one after the other, but for buffers that nobody reads any more.
+
+use std::ops::Range;
+
+use super::shader::Mapping;
+use crate::kernels::matmul::MAX_OUTPUTS;
+use crate::program::{Activation, BufferId, OpKind, Program, WeightId};
+
+/// Neighbouring ops and how they are computed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    /// Places in the program.
+    pub(super) ops: Range<usize>,
+    pub(super) how: How,
+}
+
+/// What becomes of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// One op, as it is.
+    Alone,
+    /// Products of the same input, their weights one after the other.
+    Joined,
+    /// Gate and up products and the gating.
+    Gated,
+    /// Rope of queries, rope of keys, and the keys' and values' way into the cache.
+    RopeAndStore,
+}
+
+/// The groups of a program, in order.
+pub(super) fn groups(program: &Program, mapping: Mapping) -> Vec<Group> {
+    let mut groups = Vec::new();
+    let mut first = 0;
+    while first < program.ops.len() {
+        let (count, how) = if mapping != Mapping::Hardware && is_gated(program, first) {
+            (3, How::Gated)
+        } else if is_rope_and_store(program, first) {
+            (3, How::RopeAndStore)
+        } else {
+            match joined(program, first) {
+                0 | 1 => (1, How::Alone),
+                count => (count, How::Joined),
+            }
+        };
+        groups.push(Group { ops: first..first + count, how });
+        first += count;
+    }
+    groups
+}
+
+/// Products from `first` on that share their input and format and write outputs of their own.
+fn joined(program: &Program, first: usize) -> usize {
+    let mut outs: Vec<BufferId> = Vec::new();
+    let mut shared = None;
+    for op in program.ops[first..].iter().take(MAX_OUTPUTS) {
+        let OpKind::MatMul { input, weight, out, accumulate: false } = op.kind else { break };
+        let of = (input, program.weights[weight.0].format, program.weights[weight.0].columns);
+        if *shared.get_or_insert(of) != of || outs.contains(&out) || uses(program, weight) > 1 {
+            break;
+        }
+        outs.push(out);
+    }
+    outs.len()
+}
+
+fn is_gated(program: &Program, first: usize) -> bool {
+    let kinds = kinds(program, first);
+    let [
+        OpKind::MatMul { out: one, .. },
+        OpKind::MatMul { out: other, .. },
+        OpKind::GateMul { activation: Activation::Silu, gate, up, out },
+    ] = kinds[..]
+    else {
+        return false;
+    };
+    // Up may come before gate in a program, but does in none.
+    (gate, up) == (one, other)
+        && joined(program, first) >= 2
+        && (out == gate || is_dead(program, first + 3, gate))
+        && is_dead(program, first + 3, up)
+}
+
+fn is_rope_and_store(program: &Program, first: usize) -> bool {
+    let kinds = kinds(program, first);
+    let [
+        OpKind::Rope { buffer: query, rotation, style, head_size, .. },
+        OpKind::Rope { buffer: turned, rotation: r, style: s, head_size: h, .. },
+        OpKind::StoreKv { key, .. },
+    ] = kinds[..]
+    else {
+        return false;
+    };
+    turned == key
+        && query != key
+        && (rotation, style, head_size) == (r, s, h)
+        && rotation.rotary > 0
+        && head_size.is_multiple_of(4)
+        && head_size == program.head_size
+        && is_dead(program, first + 3, key)
+}
+
+fn kinds(program: &Program, first: usize) -> Vec<OpKind> {
+    program.ops[first..].iter().take(3).map(|op| op.kind.clone()).collect()
+}
+
+fn uses(program: &Program, weight: WeightId) -> usize {
+    let uses = |kind: &OpKind| match *kind {
+        OpKind::Embed { table, .. } => table == weight,
+        OpKind::MatMul { weight: id, .. } | OpKind::RmsNorm { weight: id, .. } => id == weight,
+        _ => false,
+    };
+    program.ops.iter().filter(|op| uses(&op.kind)).count()
+}
+
+/// Whether nobody reads from the op `from` on what is in the buffer now.
+fn is_dead(program: &Program, from: usize, buffer: BufferId) -> bool {
+    for op in &program.ops[from..] {
+        let (reads, writes): (Vec<BufferId>, Option<BufferId>) = match op.kind {
+            OpKind::Embed { out, .. } => (vec![], Some(out)),
+            OpKind::RmsNorm { input, out, .. } | OpKind::GatherRows { input, out } => {
+                (vec![input], Some(out))
+            }
+            OpKind::MatMul { input, out, accumulate: false, .. } => (vec![input], Some(out)),
+            OpKind::MatMul { input, out, .. } => (vec![input, out], None),
+            OpKind::AddBias { buffer, .. } | OpKind::Rope { buffer, .. } => (vec![buffer], None),
+            OpKind::StoreKv { key, value, .. } => (vec![key, value], None),
+            OpKind::Attention { query, out, .. } => (vec![query], Some(out)),
+            OpKind::GateMul { gate, up, out, .. } => (vec![gate, up], Some(out)),
+            OpKind::Add { input, out } => (vec![input, out], None),
+        };
+        if reads.contains(&buffer) {
+            return false;
+        }
+        if writes == Some(buffer) {
+            return true;
+        }
+    }
+    buffer != program.logits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::synthetic::{LlamaShape, SyntheticModel};
+
+    const SOFTWARE: Mapping = Mapping::Software { shuffle: true };
+
+    fn program() -> Program {
+        SyntheticModel::new(&LlamaShape { num_layers: 1, ..LlamaShape::TINY }, 1).program
+    }
+
+    fn shapes(program: &Program, mapping: Mapping) -> Vec<(usize, How)> {
+        groups(program, mapping).into_iter().map(|group| (group.ops.len(), group.how)).collect()
+    }
+
+    #[test]
+    fn a_layer_is_eight_dispatches_on_software_and_nine_on_hardware() {
+        let layer =
+            [(1, How::Alone), (3, How::Joined), (3, How::RopeAndStore), (1, How::Alone), (1, How::Alone)];
+        let software = shapes(&program(), SOFTWARE);
+        assert_eq!(software[1..6], layer);
+        assert_eq!(software[6..9], [(1, How::Alone), (3, How::Gated), (1, How::Alone)]);
+        let hardware = shapes(&program(), Mapping::Hardware);
+        assert_eq!(hardware[1..6], layer);
+        assert_eq!(hardware[6..10], [(1, How::Alone), (2, How::Joined), (1, How::Alone), (1, How::Alone)]);
+        let all: usize = software.iter().map(|(count, _)| count).sum();
+        assert_eq!(all, program().ops.len());
+    }
+
+    #[test]
+    fn what_is_read_later_is_computed_on_its_own() {
+        let mut program = program();
+        let gate = program.ops.iter().position(|op| matches!(op.kind, OpKind::GateMul { .. }));
+        let OpKind::GateMul { up, .. } = program.ops[gate.expect("there is one")].kind else {
+            unreachable!()
+        };
+        let down = gate.expect("there is one") + 1;
+        let OpKind::MatMul { input, .. } = &mut program.ops[down].kind else { panic!("down follows") };
+        *input = up;
+        assert!(groups(&program, SOFTWARE).iter().all(|group| group.how != How::Gated));
+    }
+
+    #[test]
+    fn products_of_other_formats_stay_apart() {
+        use crate::tensor_type::TensorType;
+        let mut program = program();
+        let OpKind::MatMul { weight, .. } = program.ops[3].kind else { panic!("the key's product") };
+        let format = program.weights[weight.0].format;
+        program.weights[weight.0].format =
+            if format == TensorType::F32 { TensorType::F16 } else { TensorType::F32 };
+        assert_eq!(shapes(&program, SOFTWARE)[1..4], [(1, How::Alone); 3]);
+    }
+}
