@@ -25,6 +25,7 @@ fn decoding() -> Scheduler {
         scheduling_policy: SchedulingPolicy::Fcfs,
         kv_cache_metrics_sample: None,
         cost: Default::default(),
+        cache_windows: vec![None],
     });
     for id in 0..SEQUENCES as u64 {
         let request = EngineRequest {

@@ -12,6 +12,7 @@
 //!
 //! Engines on one device divide its memory, or the default pool, evenly; the override is each engine's own.
 
+use crate::cache_layout::{CacheLayout, blocks_per_sequence};
 use crate::device::{DeviceLimits, DeviceMemory, Sharing};
 use crate::program::{CostModel, Program};
 
@@ -129,14 +130,20 @@ impl EngineConfig {
                 return Err(ConfigError::new(setting, share, "more than 0, at most 1".to_owned()));
             }
         }
+        let cache_windows = CacheLayout::of(program).windows;
         let engines = sharing.engines as u64;
         let weight_bytes = program.weight_bytes();
         let sizes = Sizes {
             engines,
             weights: if sharing.weights { weight_bytes.div_ceil(engines) } else { weight_bytes },
             activations: program.activation_bytes(max_num_batched_tokens, max_num_seqs),
-            block: program.kv_bytes_per_token() * block_size as u64,
-            blocks_per_sequence: max_model_len.div_ceil(block_size),
+            block: program.kv_bytes_per_slot() * block_size as u64,
+            blocks_per_sequence: blocks_per_sequence(
+                &cache_windows,
+                block_size,
+                max_model_len,
+                max_num_batched_tokens,
+            ),
         };
         let default_pool =
             (DEFAULT_POOL_BYTES / engines / sizes.block.max(1)).max(sizes.blocks_per_sequence as u64 + 1);
@@ -158,6 +165,7 @@ impl EngineConfig {
             scheduling_policy: self.scheduling_policy,
             kv_cache_metrics_sample: self.kv_cache_metrics.then_some(self.kv_cache_metrics_sample),
             cost: CostModel::new(program),
+            cache_windows,
         })
     }
 }
@@ -245,17 +253,25 @@ pub struct ResolvedConfig {
     pub kv_cache_metrics_sample: Option<f64>,
     /// What a step costs, for its report.
     pub cost: CostModel,
+    /// The window of each group of layers that has block tables of its own; `None` where they attend to everything.
+    pub cache_windows: Vec<Option<usize>>,
 }
 
 impl ResolvedConfig {
     /// The pool's size for the start-up log.
     pub fn describe_kv_cache(&self, program: &Program) -> String {
-        let tokens = self.num_blocks as u64 * self.block_size as u64;
+        let slots = self.num_blocks as u64 * self.block_size as u64;
+        let mib = (slots * program.kv_bytes_per_slot()) as f64 / f64::from(1 << 20);
+        let groups = self.cache_windows.len() as u64;
+        let shared = match groups {
+            1 => String::new(),
+            _ => format!(" in each of {groups} groups of layers"),
+        };
         format!(
-            "kv cache: {} blocks of {} tokens = {tokens} tokens, {:.1} MiB",
+            "kv cache: {} blocks of {} tokens = {} tokens{shared}, {mib:.1} MiB",
             self.num_blocks,
             self.block_size,
-            (tokens * program.kv_bytes_per_token()) as f64 / f64::from(1 << 20),
+            slots / groups,
         )
     }
 

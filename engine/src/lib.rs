@@ -5,6 +5,7 @@
 //! through the plain types of `limpid_telemetry::observation`. Inside, [`scheduler`] and [`kv_cache`]
 //! know no device, and [`device`] knows no request.
 
+pub mod cache_layout;
 pub mod chat_template;
 pub mod config;
 pub mod detokenizer;

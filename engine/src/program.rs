@@ -7,12 +7,18 @@
 //! Activations are `f32`, row-major, one row per token of the batch ([`Rows::Tokens`]) or per row whose
 //! logits are wanted ([`Rows::Logits`]). Weights are row-major too: `rows` output features of `columns`
 //! input features each. The keys and values of past tokens live in the paged KV cache, one pair of arrays
-//! per layer, `[slot][kv_head][head_size]`; a slot is `block · block_size + offset`.
+//! per layer, `[slot][kv_head][head_size]`; a slot is `block · block_size + offset`. Layers with and without a window
+//! share the cache's memory as [`crate::cache_layout`] says.
 //!
 //! Invariant: ids index into the program that made them; buffers named by an op have the widths the op
 //! asks for ([`Program::check`]).
 
+use crate::cache_layout::CacheLayout;
 use crate::tensor_type::TensorType;
+
+mod rotation;
+
+pub use rotation::{RopeScaling, Rotation, ShortFactors, Yarn};
 
 /// Index of an activation buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,6 +77,16 @@ pub enum RopeStyle {
     Halves,
 }
 
+/// What a gate lets through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// The Gaussian error linear unit by its approximation with tanh, `x · (1 + tanh(u)) / 2`, which is
+    /// `x · sigmoid(2u)`, with `u = √(2/π) · (x + 0.044715 x³)`.
+    Gelu,
+}
+
 /// One step of the forward pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Op {
@@ -83,12 +99,14 @@ pub struct Op {
 /// The ops that exist. Each has a folder in `kernels` with its reference implementation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OpKind {
-    /// `out[t] = table[token[t]]`.
+    /// `out[t] = table[token[t]] · scale`.
     Embed {
         /// `vocabulary × width`.
         table: WeightId,
         /// Width of the table.
         out: BufferId,
+        /// 1 in most models.
+        scale: f32,
     },
     /// `out[r] = input[r] / sqrt(mean(input[r]²) + epsilon) · weight`. A weight narrower than the row
     /// norms each run of its width on its own: the heads of a query, say.
@@ -120,8 +138,7 @@ pub enum OpKind {
         /// `1 × width`.
         bias: WeightId,
     },
-    /// Rotates the first `rotary` values of each head in place by the token's position: pair i turns by
-    /// `position · base^(−2i / rotary) / factors[i]`.
+    /// Rotates the first values of each head in place by the token's position.
     Rope {
         /// Width `num_heads · head_size`.
         buffer: BufferId,
@@ -129,12 +146,8 @@ pub enum OpKind {
         num_heads: usize,
         /// Values per head.
         head_size: usize,
-        /// Values that rotate; even, at most `head_size`.
-        rotary: usize,
-        /// Frequency base.
-        base: f32,
-        /// `1 × rotary / 2`, or none for factors of 1.
-        factors: Option<WeightId>,
+        /// How many values rotate, at most `head_size`, and how far.
+        rotation: Rotation,
         /// Which values rotate together.
         style: RopeStyle,
     },
@@ -148,7 +161,8 @@ pub enum OpKind {
         layer: usize,
     },
     /// Causal attention of each token over its sequence's cache, the token's own entry included: a token
-    /// at position p sees positions 0..=p. Query head h reads KV head `h / (num_heads / num_kv_heads)`.
+    /// at position p sees positions 0..=p, or the last `window` of them. Query head h reads KV head
+    /// `h / (num_heads / num_kv_heads)`.
     Attention {
         /// Width `num_heads · head_size`.
         query: BufferId,
@@ -160,14 +174,25 @@ pub enum OpKind {
         num_heads: usize,
         /// Multiplies the dot products, usually `1 / sqrt(head_size)`.
         scale: f32,
+        /// Positions that a token sees, its own included; at least 1. `None`: all.
+        window: Option<usize>,
     },
-    /// `out = gate · sigmoid(gate) · up`, value by value; `out` may be `gate`.
-    SiluMul {
+    /// `out = activation(gate) · up`, value by value; `out` may be `gate`.
+    GateMul {
+        /// What the gate goes through.
+        activation: Activation,
         /// Any width.
         gate: BufferId,
         /// Same width.
         up: BufferId,
         /// Same width.
+        out: BufferId,
+    },
+    /// `out += input`, value by value.
+    Add {
+        /// Any width.
+        input: BufferId,
+        /// Same width; another buffer.
         out: BufferId,
     },
     /// `out[i] = input[logits_rows[i]]`: from one row per token to one row per wanted logits row.
@@ -228,6 +253,10 @@ pub struct BatchShape {
     pub attended: u64,
     /// Σ over sequences of their context length: what attention must read at least once.
     pub context: u64,
+    /// The same two for layers that attend to a window.
+    pub window_attended: u64,
+    /// See `window_attended`.
+    pub window_context: u64,
 }
 
 /// [`Program::total_cost`] for any batch without going through the ops: what they state is a constant for the
@@ -239,6 +268,8 @@ pub struct CostModel {
     logits_row: Cost,
     attended: Cost,
     context: Cost,
+    window_attended: Cost,
+    window_context: Cost,
 }
 
 impl CostModel {
@@ -259,6 +290,8 @@ impl CostModel {
             logits_row: alone(BatchShape { logits_rows: 1, ..BatchShape::default() }),
             attended: alone(BatchShape { attended: 1, ..BatchShape::default() }),
             context: alone(BatchShape { context: 1, ..BatchShape::default() }),
+            window_attended: alone(BatchShape { window_attended: 1, ..BatchShape::default() }),
+            window_context: alone(BatchShape { window_context: 1, ..BatchShape::default() }),
         }
     }
 
@@ -270,6 +303,8 @@ impl CostModel {
             (batch.logits_rows, self.logits_row),
             (batch.attended, self.attended),
             (batch.context, self.context),
+            (batch.window_attended, self.window_attended),
+            (batch.window_context, self.window_context),
         ] {
             total += Cost {
                 flops: number * each.flops,
@@ -299,9 +334,29 @@ impl Program {
         self.weights.iter().map(|weight| weight.bytes() as u64).sum()
     }
 
-    /// Bytes of KV cache one token takes over all layers.
-    pub fn kv_bytes_per_token(&self) -> u64 {
-        2 * F32 * (self.num_layers * self.kv_width()) as u64
+    /// Bytes of one slot of the KV pool: keys and values of a token in one group of layers.
+    pub fn kv_bytes_per_slot(&self) -> u64 {
+        2 * F32 * (CacheLayout::of(self).num_memories * self.kv_width()) as u64
+    }
+
+    /// Chooses among a model's rotations those for sequences of at most `max_model_len` tokens.
+    pub fn fit_context(&mut self, max_model_len: usize) {
+        for op in &mut self.ops {
+            if let OpKind::Rope { rotation, .. } = &mut op.kind
+                && let Some(short) = rotation.short.take()
+                && max_model_len <= short.max_len
+            {
+                rotation.factors = Some(short.factors);
+            }
+        }
+    }
+
+    /// The window of those layers that have one.
+    pub fn window(&self) -> Option<usize> {
+        self.ops.iter().find_map(|op| match op.kind {
+            OpKind::Attention { window, .. } => window,
+            _ => None,
+        })
     }
 
     /// Bytes the activation buffers take for a batch of `tokens` tokens and `logits_rows` rows.
@@ -324,7 +379,7 @@ impl Program {
         let width = |id: BufferId| self.buffers[id.0].width as u64;
         let bytes = |id: BufferId| F32 * rows(id) * width(id);
         match op.kind {
-            OpKind::Embed { table, out } => {
+            OpKind::Embed { table, out, .. } => {
                 let weight = &self.weights[table.0];
                 let row = (weight.bytes() / weight.rows) as u64;
                 Cost { flops: 0, bytes_read: batch.tokens * (row + F32), bytes_written: bytes(out) }
@@ -346,23 +401,34 @@ impl Program {
                     + if accumulate { bytes(out) } else { 0 },
                 bytes_written: bytes(out),
             },
-            OpKind::Rope { num_heads, rotary, .. } => {
-                let values = batch.tokens * (num_heads * rotary) as u64;
+            OpKind::Rope { num_heads, rotation, .. } => {
+                let values = batch.tokens * (num_heads * rotation.rotary) as u64;
                 Cost { flops: 3 * values, bytes_read: F32 * values, bytes_written: F32 * values }
             }
             OpKind::StoreKv { key, value, .. } => {
                 let moved = bytes(key) + bytes(value);
                 Cost { flops: 0, bytes_read: moved, bytes_written: moved }
             }
-            OpKind::Attention { query, out, num_heads, .. } => Cost {
-                // Dot products and the weighted sum, each a multiply-add per value.
-                flops: 4 * batch.attended * (num_heads * self.head_size) as u64,
-                bytes_read: bytes(query) + 2 * F32 * batch.context * self.kv_width() as u64,
-                bytes_written: bytes(out),
-            },
-            OpKind::SiluMul { gate, up, out } => Cost {
+            OpKind::Attention { query, out, num_heads, window, .. } => {
+                let (attended, context) = match window {
+                    None => (batch.attended, batch.context),
+                    Some(_) => (batch.window_attended, batch.window_context),
+                };
+                Cost {
+                    // Dot products and the weighted sum, each a multiply-add per value.
+                    flops: 4 * attended * (num_heads * self.head_size) as u64,
+                    bytes_read: bytes(query) + 2 * F32 * context * self.kv_width() as u64,
+                    bytes_written: bytes(out),
+                }
+            }
+            OpKind::GateMul { gate, up, out, .. } => Cost {
                 flops: 4 * rows(gate) * width(gate),
                 bytes_read: bytes(gate) + bytes(up),
+                bytes_written: bytes(out),
+            },
+            OpKind::Add { input, out } => Cost {
+                flops: rows(out) * width(out),
+                bytes_read: bytes(input) + bytes(out),
                 bytes_written: bytes(out),
             },
             OpKind::GatherRows { out, .. } => {
@@ -400,7 +466,7 @@ impl Program {
             assert_eq!(buffer(a).rows, buffer(b).rows, "{name}: rows");
         };
         match op.kind {
-            OpKind::Embed { table, out } => {
+            OpKind::Embed { table, out, .. } => {
                 assert_eq!(weight(table).columns, buffer(out).width, "{name}: width of the table");
                 assert_eq!(buffer(out).rows, Rows::Tokens, "{name}: one row per token");
             }
@@ -419,8 +485,9 @@ impl Program {
                 assert_eq!(weight(id).rows, buffer(out).width, "{name}: output width");
                 assert_ne!(input, out, "{name}: input and output must differ");
             }
-            OpKind::Rope { buffer: id, num_heads, head_size, rotary, factors, .. } => {
-                if let Some(factors) = factors.map(weight) {
+            OpKind::Rope { buffer: id, num_heads, head_size, rotation, .. } => {
+                let Rotation { rotary, factors, short, .. } = rotation;
+                for factors in [factors, short.map(|short| short.factors)].into_iter().flatten().map(weight) {
                     assert_eq!((factors.rows, factors.columns), (1, rotary / 2), "{name}: factors");
                 }
                 assert_eq!(buffer(id).width, num_heads * head_size, "{name}: width");
@@ -431,15 +498,21 @@ impl Program {
                 assert_eq!(buffer(key).width, self.kv_width(), "{name}: width");
                 assert!(layer < self.num_layers, "{name}: layer {layer}");
             }
-            OpKind::Attention { query, out, layer, num_heads, .. } => {
+            OpKind::Attention { query, out, layer, num_heads, window, .. } => {
                 same(query, out);
+                assert_ne!(window, Some(0), "{name}: a token sees itself");
+                assert!(window.is_none() || window == self.window(), "{name}: one window a program");
                 assert_eq!(buffer(query).width, num_heads * self.head_size, "{name}: width");
                 assert!(num_heads.is_multiple_of(self.num_kv_heads), "{name}: heads");
                 assert!(layer < self.num_layers, "{name}: layer {layer}");
             }
-            OpKind::SiluMul { gate, up, out } => {
+            OpKind::GateMul { gate, up, out, .. } => {
                 same(gate, up);
                 same(gate, out);
+            }
+            OpKind::Add { input, out } => {
+                same(input, out);
+                assert_ne!(input, out, "{name}: input and output must differ");
             }
             OpKind::GatherRows { input, out } => {
                 assert_eq!(buffer(input).width, buffer(out).width, "{name}: widths");

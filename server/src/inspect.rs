@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use anyhow::bail;
+use limpid_engine::cache_layout::{CacheLayout, blocks_per_sequence};
 use limpid_engine::config::EngineConfig;
 use limpid_engine::model::{Model, Quantization};
 use limpid_engine::program::{BatchShape, OpKind};
@@ -100,21 +101,42 @@ fn describe(model: &Model, context: usize, out: &mut impl Write) -> io::Result<(
 
     let defaults = EngineConfig::default();
     let activations = program.activation_bytes(defaults.max_num_batched_tokens, defaults.max_num_seqs);
-    let cache = program.kv_bytes_per_token() * context as u64;
+    let windows = CacheLayout::of(program).windows;
+    let (block_size, chunk) = (defaults.block_size, defaults.max_num_batched_tokens);
+    let blocks = blocks_per_sequence(&windows, block_size, context, chunk) as u64;
+    let cache = blocks * block_size as u64 * program.kv_bytes_per_slot();
+    // Layers with a window stop growing when it is full.
+    let growing = windows.iter().filter(|window| window.is_none()).count().max(1) as u64;
     line("memory", format!("{} with one sequence of {context} tokens:", size(total + cache + activations)))?;
     line("  weights", size(total))?;
-    line("  KV cache", format!("{}, {} a token", size(cache), size(program.kv_bytes_per_token())))?;
+    line("  KV cache", format!("{}, {} a token", size(cache), size(growing * program.kv_bytes_per_slot())))?;
+    if let Some(window) = program.window() {
+        let num_windowed = program.ops.iter().filter(|op| is_windowed(&op.kind)).count();
+        line("  windows", format!("{window} tokens in {num_windowed} of {} layers", program.num_layers))?;
+    }
     line(
         "  activations",
         format!("{} for batches of {} tokens", size(activations), defaults.max_num_batched_tokens),
     )?;
     for (label, attended) in [("first token", 1), ("last token", context as u64)] {
-        let batch = BatchShape { tokens: 1, logits_rows: 1, attended, context: attended };
+        let seen = program.window().map_or(attended, |window| attended.min(window as u64));
+        let batch = BatchShape {
+            tokens: 1,
+            logits_rows: 1,
+            attended,
+            context: attended,
+            window_attended: seen,
+            window_context: seen,
+        };
         let cost = program.total_cost(batch);
         let moved = cost.bytes_read + cost.bytes_written;
         line(label, format!("{}, {} moved", operations(cost.flops), size(moved)))?;
     }
     Ok(())
+}
+
+fn is_windowed(kind: &OpKind) -> bool {
+    matches!(kind, OpKind::Attention { window: Some(_), .. })
 }
 
 /// Operations for people to read.
@@ -154,8 +176,8 @@ mod tests {
             "weights         Q4_1      15 tensors",
             "                F32        5 tensors",
             "with one sequence of 100 tokens:",
-            // 2 layers, keys and values, 2 heads of 16 floats.
-            "KV cache      51.2 kB, 0.5 kB a token",
+            // 7 blocks of 16 tokens: 2 layers, keys and values, 2 heads of 16 floats.
+            "KV cache      57.3 kB, 0.5 kB a token",
         ] {
             assert!(text.contains(fact), "{fact:?} is not in\n{text}");
         }

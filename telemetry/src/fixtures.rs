@@ -180,6 +180,7 @@ pub(crate) fn step(base: Instant) -> StepFinished {
             num_waiting_capacity: 2,
             num_waiting_deferred: 1,
             kv_cache_usage: 0.25,
+            windowed_kv_cache_usage: 0.0625,
             prefix_cache: PrefixCacheStats { requests: 1, queries: 20, hits: 16 },
             num_preemptions: 1,
             num_evictable_blocks: 8,

@@ -121,6 +121,8 @@ pub struct SchedulerStats {
     pub num_waiting_deferred: u64,
     /// Share of KV blocks held by live requests, 0 to 1; cached but unreferenced blocks are free.
     pub kv_cache_usage: f64,
+    /// Share of KV blocks held for layers that attend to a window; part of `kv_cache_usage`.
+    pub windowed_kv_cache_usage: f64,
     /// Prefix-cache activity of this step.
     pub prefix_cache: PrefixCacheStats,
     /// Preemptions in this step.

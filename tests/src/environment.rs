@@ -28,15 +28,23 @@ pub fn default_model() -> Option<PathBuf> {
             let path = PathBuf::from(path);
             path.is_file().then_some(path).ok_or("LIMPID_TEST_MODEL names no file".to_owned())
         }
-        None => stored_default_model(),
+        None => stored_model(limpid::store::DEFAULT_MODEL),
     };
     found.map_err(|reason| skip("the default model", "LIMPID_REQUIRE_MODEL", &reason)).ok()
 }
 
-fn stored_default_model() -> Result<PathBuf, String> {
-    match limpid::store::stored_default() {
+/// The model store's copy of a known model.
+///
+/// # Panics
+/// With `LIMPID_REQUIRE_MODEL=1` if there is none.
+pub fn known_model(name: &str) -> Option<PathBuf> {
+    stored_model(name).map_err(|reason| skip(name, "LIMPID_REQUIRE_MODEL", &reason)).ok()
+}
+
+fn stored_model(name: &str) -> Result<PathBuf, String> {
+    match limpid::store::stored(name) {
         Ok(Some(path)) => Ok(path),
-        Ok(None) => Err("LIMPID_TEST_MODEL is not set and `limpid pull` has not fetched it".to_owned()),
+        Ok(None) => Err(format!("`limpid pull {name}` has not fetched it")),
         Err(error) => Err(error.to_string()),
     }
 }

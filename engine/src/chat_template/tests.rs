@@ -29,6 +29,52 @@ fn messages_are_rendered_in_order_with_the_generation_prompt_last() {
 }
 
 #[test]
+fn gemmas_turns_fold_the_system_message_into_the_first_and_alternate() {
+    let source = r#"{{ bos_token }}
+        {%- if messages[0]['role'] == 'system' -%}
+            {%- if messages[0]['content'] is string -%}
+                {%- set prefix = messages[0]['content'] + '\n\n' -%}
+            {%- else -%}
+                {%- set prefix = messages[0]['content'][0]['text'] + '\n\n' -%}
+            {%- endif -%}
+            {%- set turns = messages[1:] -%}
+        {%- else -%}
+            {%- set prefix = "" -%}
+            {%- set turns = messages -%}
+        {%- endif -%}
+        {%- for message in turns -%}
+            {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+                {{ raise_exception("user and assistant take turns") }}
+            {%- endif -%}
+            {%- set role = "model" if message['role'] == 'assistant' else message['role'] -%}
+            {{ '<start_of_turn>' + role + '\n' + (prefix if loop.first else "") }}
+            {%- if message['content'] is string -%}
+                {{ message['content'] | trim }}
+            {%- elif message['content'] is iterable -%}
+                {%- for item in message['content'] if item['type'] == 'text' -%}
+                    {{ item['text'] | trim }}
+                {%- endfor -%}
+            {%- endif -%}
+            {{ '<end_of_turn>\n' }}
+        {%- endfor -%}
+        {%- if add_generation_prompt -%}{{ '<start_of_turn>model\n' }}{%- endif -%}"#;
+    let template = ChatTemplate::new(source, Some("<bos>"), Some("<eos>")).unwrap();
+    let mut messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": " hi "},
+        {"role": "assistant", "content": "hello"},
+        {"role": "user", "content": "bye"},
+    ]);
+    assert_eq!(
+        template.render(&messages, true, None).unwrap(),
+        "<bos><start_of_turn>user\nBe brief.\n\nhi<end_of_turn>\n<start_of_turn>model\nhello<end_of_turn>\n\
+         <start_of_turn>user\nbye<end_of_turn>\n<start_of_turn>model\n"
+    );
+    messages[2]["role"] = "user".into();
+    assert_eq!(template.render(&messages, true, None).unwrap_err().0, "user and assistant take turns");
+}
+
+#[test]
 fn blocks_take_their_line_with_them_as_in_python() {
     let source =
         "{%- if true %}\n  {% for m in messages %}\n{{ m.role }}\n  {% endfor %}\n{% endif %}\nend\n";

@@ -5,6 +5,7 @@
 //! and limits out of bounds.
 
 use super::{Batch, DeviceError, DeviceLimits};
+use crate::cache_layout::CacheLayout;
 use crate::program::{OpKind, Program};
 
 /// Checks the lengths of a batch, and every number in it, against the program and the limits.
@@ -12,14 +13,20 @@ use crate::program::{OpKind, Program};
 /// # Errors
 /// [`DeviceError::Limit`] where a number exceeds a limit, [`DeviceError::Failed`] where the parts of the
 /// batch contradict each other.
-pub fn check_batch(batch: &Batch, program: &Program, limits: &DeviceLimits) -> Result<(), DeviceError> {
+pub fn check_batch(
+    batch: &Batch,
+    program: &Program,
+    layout: &CacheLayout,
+    limits: &DeviceLimits,
+) -> Result<(), DeviceError> {
     let rows = batch.tokens.len();
     at_most("a batch", rows, "rows", limits.max_tokens)?;
     at_most("a batch", batch.sequences.len(), "sequences", limits.max_sequences)?;
     at_most("a batch", batch.logits_rows.len(), "logits rows", limits.max_sequences)?;
-    if batch.positions.len() != rows || batch.slots.len() != rows {
+    let groups = layout.num_groups();
+    if batch.positions.len() != rows || batch.slots.len() != groups * rows {
         return Err(DeviceError::Failed(format!(
-            "a batch of {rows} tokens has {} positions and {} slots",
+            "a batch of {rows} tokens has {} positions and {} slots in {groups} groups",
             batch.positions.len(),
             batch.slots.len()
         )));
@@ -31,9 +38,11 @@ pub fn check_batch(batch: &Batch, program: &Program, limits: &DeviceLimits) -> R
     let (entries, slots) = (entries.min().unwrap_or(usize::MAX), limits.num_blocks * limits.block_size);
     for row in 0..rows {
         below(|| format!("the token id of row {row}"), batch.tokens[row], "embedding rows", entries)?;
-        below(|| format!("the slot of row {row}"), batch.slots[row], "slots", slots)?;
+        for group in 0..groups {
+            below(|| format!("the slot of row {row}"), batch.slots[group * rows + row], "slots", slots)?;
+        }
     }
-    check_sequences(batch, limits)?;
+    check_sequences(batch, groups, limits)?;
     for pair in batch.logits_rows.windows(2) {
         if pair[0] >= pair[1] {
             return Err(DeviceError::Failed(format!("logits row {} comes before {}", pair[0], pair[1])));
@@ -45,8 +54,8 @@ pub fn check_batch(batch: &Batch, program: &Program, limits: &DeviceLimits) -> R
     }
 }
 
-/// The sequences cover the rows one after the other, and each has the blocks its positions need.
-fn check_sequences(batch: &Batch, limits: &DeviceLimits) -> Result<(), DeviceError> {
+/// The sequences cover the rows one after the other, and each has the blocks its positions need in every group.
+fn check_sequences(batch: &Batch, groups: usize, limits: &DeviceLimits) -> Result<(), DeviceError> {
     let mut next_row = 0;
     for (index, sequence) in batch.sequences.iter().enumerate() {
         let (first, rows) = (sequence.first_row as usize, sequence.num_rows as usize);
@@ -59,7 +68,7 @@ fn check_sequences(batch: &Batch, limits: &DeviceLimits) -> Result<(), DeviceErr
         }
         next_row = first + rows;
         let context = sequence.context_len as usize;
-        let blocks = context.div_ceil(limits.block_size);
+        let blocks = sequence.num_blocks(limits.block_size);
         at_most(&format!("sequence {index}"), blocks, "blocks", limits.max_blocks_per_sequence)?;
         for (offset, position) in batch.positions[first..next_row].iter().enumerate() {
             if *position as usize + (rows - offset) != context {
@@ -70,7 +79,7 @@ fn check_sequences(batch: &Batch, limits: &DeviceLimits) -> Result<(), DeviceErr
                 )));
             }
         }
-        let start = sequence.block_table_start as usize;
+        let (start, blocks) = (sequence.block_table_start as usize, groups * blocks);
         let Some(table) = batch.block_tables.get(start..start.saturating_add(blocks)) else {
             return Err(DeviceError::Failed(format!(
                 "sequence {index} needs {blocks} block numbers from {start}, there are {}",
@@ -130,7 +139,7 @@ mod tests {
             weights: vec![Weight { name: "table".to_owned(), format: TensorType::F32, rows: 10, columns: 4 }],
             ops: vec![Op {
                 name: "embed".to_owned(),
-                kind: OpKind::Embed { table: WeightId(0), out: BufferId(0) },
+                kind: OpKind::Embed { table: WeightId(0), out: BufferId(0), scale: 1.0 },
             }],
             logits: BufferId(0),
             num_layers: 1,
@@ -154,10 +163,34 @@ mod tests {
         }
     }
 
+    fn check(batch: &Batch) -> Result<(), DeviceError> {
+        check_batch(batch, &program(), &CacheLayout::of(&program()), &LIMITS)
+    }
+
+    #[test]
+    fn every_group_of_layers_has_slots_and_tables() {
+        let layout = CacheLayout { windows: vec![None, Some(3)], ..CacheLayout::of(&program()) };
+        let one = batch();
+        let mut two = Batch {
+            slots: [&one.slots[..], &one.slots].concat(),
+            block_tables: vec![0, 1, 3, 4, 2, 7, 0, 5],
+            ..one.clone()
+        };
+        two.sequences[1].block_table_start = 4;
+        let check =
+            |batch: &Batch| check_batch(batch, &program(), &layout, &LIMITS).map_err(|e| e.to_string());
+        check(&two).unwrap();
+        assert!(check(&one).unwrap_err().contains("4 slots in 2 groups"));
+        let spoiled = Batch { slots: [&one.slots[..], &[3, 4, 32, 31]].concat(), ..two.clone() };
+        assert!(check(&spoiled).unwrap_err().contains("slot of row 2 needs 33 slots"));
+        two.block_tables.pop();
+        assert!(check(&two).unwrap_err().contains("sequence 1 needs 4 block numbers from 4"));
+    }
+
     #[test]
     fn a_sound_batch_and_an_empty_one_pass() {
-        check_batch(&batch(), &program(), &LIMITS).unwrap();
-        check_batch(&Batch::default(), &program(), &LIMITS).unwrap();
+        check(&batch()).unwrap();
+        check(&Batch::default()).unwrap();
     }
 
     #[test]
@@ -168,7 +201,7 @@ mod tests {
             ("slot of row 3 needs 33 slots", |batch| batch.slots[3] = 32),
             ("7 rows", |batch| batch.tokens.extend([0, 0, 0])),
             ("3 positions", |batch| batch.positions.truncate(3)),
-            ("3 slots", |batch| batch.slots.truncate(3)),
+            ("3 slots in 1 groups", |batch| batch.slots.truncate(3)),
             ("3 sequences", |batch| batch.sequences.push(batch.sequences[1])),
             ("3 logits rows", |batch| batch.logits_rows = vec![0, 1, 2]),
             ("last logits row needs 5 rows", |batch| batch.logits_rows[1] = 4),
@@ -186,7 +219,7 @@ mod tests {
         for (message, spoil) in table {
             let mut spoiled = batch();
             spoil(&mut spoiled);
-            let error = check_batch(&spoiled, &program(), &LIMITS).unwrap_err().to_string();
+            let error = check(&spoiled).unwrap_err().to_string();
             assert!(error.contains(message), "expected {message:?} in {error:?}");
         }
     }
@@ -195,7 +228,7 @@ mod tests {
     fn a_block_number_outside_the_pool_is_refused() {
         let mut batch = batch();
         batch.block_tables[1] = 8;
-        let error = check_batch(&batch, &program(), &LIMITS).unwrap_err().to_string();
+        let error = check(&batch).unwrap_err().to_string();
         assert_eq!(error, "a block number of sequence 0 needs 9 blocks, the device allows 8");
     }
 }

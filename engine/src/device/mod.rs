@@ -26,12 +26,14 @@ pub struct Batch {
     pub tokens: Vec<u32>,
     /// Position of each row's token in its sequence.
     pub positions: Vec<u32>,
-    /// Where each row's key and value go: `block · block_size + position % block_size`.
+    /// Where each row's key and value go: `block · block_size + position % block_size`. All rows' slots in the
+    /// cache's first group of layers, then all rows' slots in the second, and so on.
     pub slots: Vec<u32>,
     /// The sequences, in row order.
     pub sequences: Vec<BatchSequence>,
-    /// Block numbers of all sequences, one run after the other. Position p of a sequence is in its block
-    /// number `p / block_size`.
+    /// Block numbers of all sequences, one run after the other. A run has the tables of all groups of layers, each
+    /// as long as the context needs. Position p of a sequence is in its block number `p / block_size`; where a
+    /// window has passed the number means nothing.
     pub block_tables: Vec<u32>,
     /// Rows whose logits are wanted, rising.
     pub logits_rows: Vec<u32>,
@@ -50,6 +52,18 @@ pub struct BatchSequence {
     pub block_table_start: u32,
 }
 
+impl BatchSequence {
+    /// Entries of its run for one group of layers.
+    pub fn num_blocks(&self, block_size: usize) -> usize {
+        (self.context_len as usize).div_ceil(block_size)
+    }
+
+    /// Where its table for a group of layers begins in `block_tables`.
+    pub fn table_start(&self, group: usize, block_size: usize) -> usize {
+        self.block_table_start as usize + group * self.num_blocks(block_size)
+    }
+}
+
 impl Batch {
     /// Empties the batch, keeping its memory.
     pub fn clear(&mut self) {
@@ -61,13 +75,24 @@ impl Batch {
         self.logits_rows.clear();
     }
 
-    /// What the ops' costs depend on.
-    pub fn shape(&self) -> BatchShape {
+    /// What the ops' costs depend on, for a program with this window.
+    pub fn shape(&self, window: Option<usize>) -> BatchShape {
+        let window = window.map_or(u64::MAX, |window| window as u64);
+        let attended = |window: u64| self.positions.iter().map(|p| (u64::from(*p) + 1).min(window)).sum();
+        let context = |window: u64| {
+            let of = |sequence: &BatchSequence| {
+                let seen = (window - 1).saturating_add(sequence.num_rows.into());
+                u64::from(sequence.context_len).min(seen)
+            };
+            self.sequences.iter().map(of).sum()
+        };
         BatchShape {
             tokens: self.tokens.len() as u64,
             logits_rows: self.logits_rows.len() as u64,
-            attended: self.positions.iter().map(|position| u64::from(*position) + 1).sum(),
-            context: self.sequences.iter().map(|sequence| u64::from(sequence.context_len)).sum(),
+            attended: attended(u64::MAX),
+            context: context(u64::MAX),
+            window_attended: attended(window),
+            window_context: context(window),
         }
     }
 }

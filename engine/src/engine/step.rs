@@ -39,6 +39,8 @@ pub(super) struct Engine {
     pub(super) lost: Option<Arc<str>>,
     block_size: usize,
     cost: CostModel,
+    /// Of the layers that have one.
+    window: Option<usize>,
     pub(super) scheduler: Scheduler,
     samplers: HashMap<RequestId, Box<Sampler>>,
     reported: SchedulerStats,
@@ -67,6 +69,7 @@ impl Engine {
             lost: None,
             block_size: config.block_size,
             cost: config.cost,
+            window: config.cache_windows.iter().copied().flatten().next(),
             scheduler: Scheduler::new(config),
             samplers: HashMap::new(),
             reported: SchedulerStats::default(),
@@ -195,7 +198,7 @@ impl Engine {
 
     /// What the batch cost.
     fn work(&self) -> StepWork {
-        let shape = self.batch.shape();
+        let shape = self.batch.shape(self.window);
         let cost = self.cost.cost(shape);
         StepWork {
             flops: cost.flops,

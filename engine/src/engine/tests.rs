@@ -67,6 +67,7 @@ fn config() -> ResolvedConfig {
         scheduling_policy: SchedulingPolicy::Fcfs,
         kv_cache_metrics_sample: None,
         cost: Default::default(),
+        cache_windows: vec![None],
     }
 }
 

@@ -3,14 +3,15 @@
 //!
 //! References are written for reading. They are what both devices are compared with; they are no device.
 
+pub mod add;
 pub mod add_bias;
 pub mod attention;
 pub mod embed;
+pub mod gate_mul;
 pub mod gather_rows;
 pub mod matmul;
 pub mod reference_device;
 pub mod rms_norm;
 pub mod rope;
-pub mod silu_mul;
 pub mod store_kv;
 pub mod synthetic;

@@ -9,15 +9,17 @@
 
 use std::time::Instant;
 
+use super::add::reference::add;
 use super::add_bias::reference::add_bias;
 use super::attention::reference::{AttentionShape, attention};
 use super::embed::reference::embed;
+use super::gate_mul::reference::gate_mul;
 use super::gather_rows::reference::gather_rows;
 use super::matmul::reference::matmul;
 use super::rms_norm::reference::rms_norm;
 use super::rope::reference::{frequencies, rope};
-use super::silu_mul::reference::silu_mul;
 use super::store_kv::reference::store_kv;
+use crate::cache_layout::{CacheLayout, CachePlace};
 use crate::device::batch_check::check_batch;
 use crate::device::{Batch, Device, DeviceError, DeviceInfo, DeviceLimits, ExecuteTimes, WeightSource};
 use crate::program::{BufferId, Op, OpKind, Program, Rows, WeightId};
@@ -31,7 +33,8 @@ pub struct ReferenceDevice {
     weights: Vec<Vec<u8>>,
     /// Activations of the last batch, one entry per buffer.
     buffers: Vec<Vec<f32>>,
-    /// One entry per layer, `[slot][kv_head][head_size]`.
+    layout: CacheLayout,
+    /// One entry per memory of the layout, `[slot][kv_head][head_size]`.
     keys: Vec<Vec<f32>>,
     values: Vec<Vec<f32>>,
 }
@@ -40,6 +43,7 @@ impl ReferenceDevice {
     /// Copies the weights as stored and allocates an empty cache.
     pub fn open(program: &Program, weights: &dyn WeightSource, limits: DeviceLimits) -> ReferenceDevice {
         program.check();
+        let layout = CacheLayout::of(program);
         let cache = vec![0.0; limits.num_blocks * limits.block_size * program.kv_width()];
         ReferenceDevice {
             info: DeviceInfo {
@@ -53,8 +57,9 @@ impl ReferenceDevice {
             limits,
             weights: (0..program.weights.len()).map(|id| weights.weight(WeightId(id)).into_owned()).collect(),
             buffers: vec![Vec::new(); program.buffers.len()],
-            keys: vec![cache.clone(); program.num_layers],
-            values: vec![cache; program.num_layers],
+            keys: vec![cache.clone(); layout.num_memories],
+            values: vec![cache; layout.num_memories],
+            layout,
         }
     }
 
@@ -65,7 +70,8 @@ impl ReferenceDevice {
 
     /// Keys and values of a layer, `[slot][kv_head][head_size]` each.
     pub fn cache(&self, layer: usize) -> (&[f32], &[f32]) {
-        (&self.keys[layer], &self.values[layer])
+        let CachePlace { memory, .. } = self.layout.places[layer];
+        (&self.keys[memory], &self.values[memory])
     }
 
     fn run(&mut self, op: &Op, batch: &Batch) {
@@ -78,9 +84,10 @@ impl ReferenceDevice {
             values
         };
         match op.kind {
-            OpKind::Embed { table, out } => {
+            OpKind::Embed { table, out, scale } => {
                 let mut values = take(out);
-                embed(&batch.tokens, &program.weights[table.0], &self.weights[table.0], &mut values);
+                let (stored, bytes) = (&program.weights[table.0], &self.weights[table.0]);
+                embed(&batch.tokens, stored, bytes, scale, &mut values);
                 self.buffers[out.0] = values;
             }
             OpKind::RmsNorm { input, weight, out, epsilon } => {
@@ -96,31 +103,40 @@ impl ReferenceDevice {
                 self.buffers[out.0] = values;
             }
             OpKind::AddBias { buffer, bias } => add_bias(&mut self.buffers[buffer.0], &vector(bias)),
-            OpKind::Rope { buffer, num_heads, head_size, rotary, base, factors, style } => {
-                let frequencies = frequencies(rotary, base, factors.map(vector).as_deref());
-                let values = &mut self.buffers[buffer.0];
-                rope(values, &batch.positions, num_heads, head_size, &frequencies, style);
+            OpKind::Rope { buffer, num_heads, head_size, rotation, style } => {
+                let frequencies = frequencies(&rotation, rotation.factors.map(vector).as_deref());
+                let (values, magnitude) = (&mut self.buffers[buffer.0], rotation.magnitude);
+                rope(values, &batch.positions, num_heads, head_size, &frequencies, magnitude, style);
             }
             OpKind::StoreKv { key, value, layer } => {
-                let width = program.kv_width();
-                store_kv(&self.buffers[key.0], &batch.slots, width, &mut self.keys[layer]);
-                store_kv(&self.buffers[value.0], &batch.slots, width, &mut self.values[layer]);
+                let CachePlace { group, memory } = self.layout.places[layer];
+                let (width, slots) = (program.kv_width(), &batch.slots[group * batch.tokens.len()..]);
+                store_kv(&self.buffers[key.0], slots, width, &mut self.keys[memory]);
+                store_kv(&self.buffers[value.0], slots, width, &mut self.values[memory]);
             }
-            OpKind::Attention { query, out, layer, num_heads, scale } => {
+            OpKind::Attention { query, out, layer, num_heads, scale, window } => {
+                let CachePlace { group, memory } = self.layout.places[layer];
                 let shape = AttentionShape {
                     num_heads,
                     num_kv_heads: program.num_kv_heads,
                     head_size: program.head_size,
                     block_size: self.limits.block_size,
                     scale,
+                    window,
+                    cache_group: group,
                 };
                 let source = self.buffers[query.0].clone();
-                let (keys, values) = (&self.keys[layer], &self.values[layer]);
+                let (keys, values) = (&self.keys[memory], &self.values[memory]);
                 attention(&source, keys, values, batch, shape, &mut self.buffers[out.0]);
             }
-            OpKind::SiluMul { gate, up, out } => {
+            OpKind::GateMul { activation, gate, up, out } => {
                 let (gate, up) = (self.buffers[gate.0].clone(), self.buffers[up.0].clone());
-                silu_mul(&gate, &up, &mut self.buffers[out.0]);
+                gate_mul(activation, &gate, &up, &mut self.buffers[out.0]);
+            }
+            OpKind::Add { input, out } => {
+                let mut values = take(out);
+                add(&self.buffers[input.0], &mut values);
+                self.buffers[out.0] = values;
             }
             OpKind::GatherRows { input, out } => {
                 let mut values = take(out);
@@ -139,7 +155,7 @@ impl Device for ReferenceDevice {
 
     fn execute(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError> {
         logits.clear();
-        check_batch(batch, &self.program, &self.limits)?;
+        check_batch(batch, &self.program, &self.layout, &self.limits)?;
         let start = Instant::now();
         for (values, buffer) in self.buffers.iter_mut().zip(&self.program.buffers) {
             let rows = match buffer.rows {

@@ -11,8 +11,11 @@ use rand::seq::SliceRandom;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::cache_layout::CacheLayout;
 use crate::device::{Batch, BatchSequence, WeightSource};
-use crate::program::{Buffer, BufferId, Op, OpKind, Program, RopeStyle, Rows, Weight, WeightId};
+use crate::program::{
+    Activation, Buffer, BufferId, Op, OpKind, Program, RopeStyle, Rotation, Rows, Weight, WeightId,
+};
 use crate::tensor_type::TensorType;
 
 /// Sizes of a model.
@@ -34,6 +37,8 @@ pub struct LlamaShape {
     pub rotary: usize,
     /// Which of them rotate together.
     pub style: RopeStyle,
+    /// Positions that the even layers see; the odd ones see all, as all do for `None`.
+    pub window: Option<usize>,
     /// Rows of the embedding, which is also the output matrix.
     pub vocabulary: usize,
     /// Format of the layers' matrices.
@@ -53,6 +58,7 @@ impl LlamaShape {
         head_size: 64,
         rotary: 64,
         style: RopeStyle::Pairs,
+        window: None,
         vocabulary: 49152,
         format: TensorType::Q4_1,
         embedding_format: TensorType::Q8_0,
@@ -68,6 +74,7 @@ impl LlamaShape {
         head_size: 16,
         rotary: 16,
         style: RopeStyle::Pairs,
+        window: None,
         vocabulary: 133,
         format: TensorType::Q4_1,
         embedding_format: TensorType::Q8_0,
@@ -130,13 +137,11 @@ impl SyntheticModel {
             buffer,
             num_heads,
             head_size: shape.head_size,
-            rotary: shape.rotary,
-            base: 10_000.0,
-            factors: None,
+            rotation: Rotation::plain(shape.rotary, 10_000.0),
             style: shape.style,
         };
         let table = model.matrix("token_embd.weight", shape.embedding_format, shape.vocabulary, width);
-        op("embed".to_owned(), OpKind::Embed { table, out: hidden });
+        op("embed".to_owned(), OpKind::Embed { table, out: hidden, scale: 1.0 });
         for layer in 0..shape.num_layers {
             let name = |part: &str| format!("layer.{layer}.{part}");
             let mut matrix = |part, rows, columns| model.matrix(&name(part), shape.format, rows, columns);
@@ -155,14 +160,18 @@ impl SyntheticModel {
             op(name("rope_k"), rope(key, shape.num_kv_heads));
             op(name("store_kv"), OpKind::StoreKv { key, value, layer });
             let scale = 1.0 / (shape.head_size as f32).sqrt();
-            let attention =
-                OpKind::Attention { query, out: attended, layer, num_heads: shape.num_heads, scale };
-            op(name("attention"), attention);
+            let window = shape.window.filter(|_| layer.is_multiple_of(2));
+            let num_heads = shape.num_heads;
+            op(
+                name("attention"),
+                OpKind::Attention { query, out: attended, layer, num_heads, scale, window },
+            );
             op(name("output"), product(attended, output, hidden, true));
             op(name("ffn_norm"), norm(hidden, ffn_norm, normed));
             op(name("gate"), product(normed, gate_weight, gate, false));
             op(name("up"), product(normed, up_weight, up, false));
-            op(name("silu_mul"), OpKind::SiluMul { gate, up, out: gate });
+            let activation = Activation::Silu;
+            op(name("silu_mul"), OpKind::GateMul { activation, gate, up, out: gate });
             op(name("down"), product(gate, down, hidden, true));
         }
         let output_norm = model.norm("output_norm", width);
@@ -244,13 +253,15 @@ pub fn random_weight(weight: &Weight, random: &mut impl Rng) -> Vec<u8> {
     bytes
 }
 
-/// Sequences that grow batch by batch, their blocks scattered over the pool.
+/// Sequences that grow batch by batch, their blocks scattered over the pool. No window's blocks are given back.
 pub struct SequenceSet {
     block_size: usize,
+    /// Groups of layers in the cache.
+    groups: usize,
     /// Blocks nobody has yet.
     free: Vec<u32>,
-    /// Blocks and length of each sequence.
-    sequences: Vec<(Vec<u32>, usize)>,
+    /// Blocks by group and length of each sequence.
+    sequences: Vec<(Vec<Vec<u32>>, usize)>,
 }
 
 impl SequenceSet {
@@ -258,7 +269,14 @@ impl SequenceSet {
     pub fn new(count: usize, num_blocks: usize, block_size: usize, seed: u64) -> SequenceSet {
         let mut free: Vec<u32> = (0..num_blocks as u32).collect();
         free.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
-        SequenceSet { block_size, free, sequences: vec![(Vec::new(), 0); count] }
+        SequenceSet { block_size, groups: 1, free, sequences: vec![(vec![Vec::new()], 0); count] }
+    }
+
+    /// The same for a program whose layers form several groups.
+    pub fn for_program(mut self, program: &Program) -> SequenceSet {
+        self.groups = CacheLayout::of(program).num_groups();
+        self.sequences.iter_mut().for_each(|(blocks, _)| blocks.resize(self.groups, Vec::new()));
+        self
     }
 
     /// A batch that appends tokens to sequences, and wants the logits of each one's last row.
@@ -267,17 +285,20 @@ impl SequenceSet {
     /// If the pool has too few blocks.
     pub fn batch(&mut self, additions: &[(usize, &[u32])]) -> Batch {
         let mut batch = Batch::default();
+        let mut slots = vec![Vec::new(); self.groups];
         for (index, tokens) in additions {
             let (blocks, length) = &mut self.sequences[*index];
             let first_row = batch.tokens.len() as u32;
             for token in *tokens {
-                if length.is_multiple_of(self.block_size) {
-                    blocks.push(self.free.pop().expect("the pool has a block left"));
+                for (blocks, slots) in blocks.iter_mut().zip(&mut slots) {
+                    if length.is_multiple_of(self.block_size) {
+                        blocks.push(self.free.pop().expect("the pool has a block left"));
+                    }
+                    let block = blocks[*length / self.block_size] as usize;
+                    slots.push((block * self.block_size + *length % self.block_size) as u32);
                 }
-                let block = blocks[*length / self.block_size] as usize;
                 batch.tokens.push(*token);
                 batch.positions.push(*length as u32);
-                batch.slots.push((block * self.block_size + *length % self.block_size) as u32);
                 *length += 1;
             }
             batch.sequences.push(BatchSequence {
@@ -286,9 +307,10 @@ impl SequenceSet {
                 context_len: *length as u32,
                 block_table_start: batch.block_tables.len() as u32,
             });
-            batch.block_tables.extend_from_slice(blocks);
+            batch.block_tables.extend(blocks.iter().flatten());
             batch.logits_rows.push(batch.tokens.len() as u32 - 1);
         }
+        batch.slots = slots.concat();
         batch
     }
 }

@@ -35,6 +35,14 @@ impl BlockHash {
         BlockHash(hasher.finalize().into())
     }
 
+    /// The name of the block with these contents that a group of layers has.
+    pub fn in_group(mut self, group: usize) -> BlockHash {
+        for (byte, number) in self.0.iter_mut().zip((group as u64).to_le_bytes()) {
+            *byte ^= number;
+        }
+        self
+    }
+
     /// The hash of a full block of `tokens` behind this one.
     pub fn child(&self, tokens: &[u32]) -> BlockHash {
         let mut hasher = Sha256::new();
@@ -57,5 +65,8 @@ mod tests {
         assert_ne!(root.child(&[1, 2]), BlockHash::root(Some("")).child(&[1, 2]));
         assert_ne!(BlockHash::root(Some("a")), BlockHash::root(Some("b")));
         assert_ne!(BlockHash::root_of_siblings(Siblings(1)), BlockHash::root_of_siblings(Siblings(2)));
+        assert_eq!(root.in_group(0), root);
+        assert!([1, 2, 256, 257].iter().all(|group| root.in_group(*group) != root));
+        assert_ne!(root.in_group(1), root.in_group(256));
     }
 }

@@ -12,8 +12,14 @@
 //! The choices of one request ([`Siblings`]) share their prompt in the same way. Where prefix caching is off
 //! their blocks are named after the group, so that nobody else finds them.
 //!
-//! Invariant: a sequence's blocks are in the order of its positions; position p is in block
-//! `p / block_size`.
+//! Layers may form several groups ([`crate::cache_layout`]), and a sequence then has as many tables. In a group with
+//! a window, a block that no later token sees is given back ([`KvCache::slide`]) and the null block takes its place.
+//! A prefix is found if groups that attend to everything have all its blocks and groups with a window the last ones,
+//! as many as the next token sees; what came before them is null from the start.
+//!
+//! Invariant: a sequence's blocks are in the order of its positions; position p is in block `p / block_size` of each
+//! of its tables, and all tables are equally long. Null blocks come first in a table, and only where a window has
+//! passed.
 
 mod block_hash;
 mod block_list;
@@ -22,6 +28,7 @@ mod residency;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use limpid_telemetry::observation::BlockResidency;
@@ -50,7 +57,8 @@ pub struct Siblings(pub u64);
 /// The blocks of one sequence and the hashes of its full blocks, held or not.
 #[derive(Debug)]
 pub struct BlockTable {
-    blocks: Vec<BlockId>,
+    /// By group.
+    groups: Vec<Vec<BlockId>>,
     /// Of every full block of the sequence's known tokens; kept when the blocks are given back, because a
     /// preempted sequence looks itself up again. Empty if the sequence shares with nobody.
     hashes: Vec<BlockHash>,
@@ -60,9 +68,19 @@ pub struct BlockTable {
 }
 
 impl BlockTable {
-    /// The blocks held, in the order of positions.
-    pub fn blocks(&self) -> &[BlockId] {
-        &self.blocks
+    /// The blocks for a group of layers, in the order of positions; null where the group's window has passed.
+    pub fn blocks(&self, group: usize) -> &[BlockId] {
+        &self.groups[group]
+    }
+
+    /// The blocks held, of all groups.
+    pub fn held(&self) -> impl Iterator<Item = BlockId> + '_ {
+        held(&self.groups)
+    }
+
+    /// Blocks in each group's table, null ones included.
+    pub fn num_blocks(&self) -> usize {
+        self.groups[0].len()
     }
 
     /// Leading blocks that were registered under their hash.
@@ -71,20 +89,65 @@ impl BlockTable {
     }
 }
 
+/// The blocks that already hold the beginning of a sequence, by group; null where the group's window has passed.
+#[derive(Debug, Default)]
+pub struct Prefix {
+    groups: Vec<Vec<BlockId>>,
+}
+
+impl Prefix {
+    /// Blocks of tokens that need not be computed.
+    pub fn num_blocks(&self) -> usize {
+        self.groups.first().map_or(0, Vec::len)
+    }
+
+    fn clear(&mut self, num_groups: usize) {
+        self.groups.resize(num_groups, Vec::new());
+        self.groups.iter_mut().for_each(Vec::clear);
+    }
+}
+
+fn held(groups: &[Vec<BlockId>]) -> impl Iterator<Item = BlockId> + '_ {
+    groups.iter().flatten().copied().filter(|id| *id != BlockId::NULL)
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct KvCache {
     pool: BlockPool,
+    /// Each group's window; `None` where its layers attend to everything.
+    windows: Vec<Option<usize>>,
+    /// Blocks that sequences hold for groups with a window.
+    num_windowed_held: usize,
     block_size: usize,
     enable_prefix_caching: bool,
     residency: Option<Residency>,
 }
 
 impl KvCache {
-    /// A cache of `num_blocks` blocks, the null block included, of `block_size` tokens.
-    pub fn new(num_blocks: usize, block_size: usize, enable_prefix_caching: bool) -> KvCache {
+    /// A cache of `num_blocks` blocks, the null block included, of `block_size` tokens, for groups of layers with
+    /// these windows.
+    pub fn new(
+        windows: &[Option<usize>],
+        num_blocks: usize,
+        block_size: usize,
+        enable_prefix_caching: bool,
+    ) -> KvCache {
         assert!(block_size > 0, "a block holds at least one token");
-        KvCache { pool: BlockPool::new(num_blocks), block_size, enable_prefix_caching, residency: None }
+        assert!(!windows.is_empty() && !windows.contains(&Some(0)), "{windows:?}: a token sees itself");
+        KvCache {
+            pool: BlockPool::new(num_blocks),
+            windows: windows.to_vec(),
+            num_windowed_held: 0,
+            block_size,
+            enable_prefix_caching,
+            residency: None,
+        }
+    }
+
+    /// Each group's window; `None` where its layers attend to everything.
+    pub fn windows(&self) -> &[Option<usize>] {
+        &self.windows
     }
 
     /// Watches this share of the blocks that are handed out, 0 to 1. Without prefix caching nothing is
@@ -104,7 +167,8 @@ impl KvCache {
             true => Some(BlockHash::root(salt)),
             false => siblings.map(BlockHash::root_of_siblings),
         };
-        BlockTable { blocks: Vec::new(), hashes: Vec::new(), root, num_registered: 0 }
+        let groups = vec![Vec::new(); self.windows.len()];
+        BlockTable { groups, hashes: Vec::new(), root, num_registered: 0 }
     }
 
     /// Tokens per block.
@@ -125,6 +189,11 @@ impl KvCache {
     /// Share of the blocks that sequences hold, 0 to 1; the null block does not count.
     pub fn usage(&self) -> f64 {
         1.0 - self.pool.num_free() as f64 / (self.pool.num_blocks() - 1) as f64
+    }
+
+    /// Share of the blocks that sequences hold for layers with a window, 0 to 1.
+    pub fn windowed_usage(&self) -> f64 {
+        self.num_windowed_held as f64 / (self.pool.num_blocks() - 1) as f64
     }
 
     /// Blocks that nobody holds and whose contents a prefix could still hit.
@@ -148,50 +217,102 @@ impl KvCache {
     }
 
     /// Finds the blocks that already hold the beginning of a sequence of `num_tokens` tokens and writes them
-    /// to `hits`. At least the last token is left to compute, so that there are logits to sample from.
-    pub fn find_prefix(&self, table: &BlockTable, num_tokens: usize, hits: &mut Vec<BlockId>) {
-        hits.clear();
-        let limit = (num_tokens - 1) / self.block_size;
-        hits.extend(table.hashes.iter().take(limit).map_while(|hash| self.pool.lookup(hash)));
+    /// to `prefix`. At least the last token is left to compute, so that there are logits to sample from.
+    pub fn find_prefix(&self, table: &BlockTable, num_tokens: usize, prefix: &mut Prefix) {
+        prefix.clear(self.windows.len());
+        let limit = ((num_tokens - 1) / self.block_size).min(table.hashes.len());
+        let lookup = |group: usize, index: usize| self.pool.lookup(&table.hashes[index].in_group(group));
+        let mut end = limit;
+        for (group, window) in self.windows.iter().enumerate() {
+            if window.is_none() {
+                end = (0..end).find(|index| lookup(group, *index).is_none()).unwrap_or(end);
+            }
+        }
+        // A window that lacks one of its blocks ends before it, which moves the other windows as well.
+        let missing = |end: usize| {
+            let windows = self.windows.iter().enumerate();
+            windows
+                .filter_map(|(group, window)| {
+                    let first = end.saturating_sub(self.blocks_seen((*window)?));
+                    (first..end).rev().find(|index| lookup(group, *index).is_none())
+                })
+                .min()
+        };
+        while let Some(index) = missing(end) {
+            end = index;
+        }
+        for (group, (window, blocks)) in self.windows.iter().zip(&mut prefix.groups).enumerate() {
+            let first = window.map_or(0, |window| end.saturating_sub(self.blocks_seen(window)));
+            blocks.resize(first, BlockId::NULL);
+            blocks.extend((first..end).map(|index| lookup(group, index).expect("it was there")));
+        }
     }
 
-    /// Whether the sequence can hold `num_tokens` tokens, of which the blocks `hits` are shared.
-    pub fn can_allocate(&self, table: &BlockTable, hits: &[BlockId], num_tokens: usize) -> bool {
-        let needed = num_tokens.div_ceil(self.block_size).saturating_sub(table.blocks.len() + hits.len());
+    /// Blocks before the first token of a block that it sees through a window.
+    fn blocks_seen(&self, window: usize) -> usize {
+        (window - 1).div_ceil(self.block_size)
+    }
+
+    /// Whether the sequence can hold `num_tokens` tokens, of which the blocks of `prefix` are shared.
+    pub fn can_allocate(&self, table: &BlockTable, prefix: &Prefix, num_tokens: usize) -> bool {
+        let blocks = num_tokens.div_ceil(self.block_size);
+        let needed = blocks.saturating_sub(table.num_blocks() + prefix.num_blocks()) * self.windows.len();
         // A hit on a free block takes it out of the free list like an allocation.
-        let revived = hits.iter().filter(|id| self.pool.is_free(**id)).count();
+        let revived = held(&prefix.groups).filter(|id| self.pool.is_free(*id)).count();
         needed + revived <= self.pool.num_free()
     }
 
-    /// Gives the sequence the shared blocks `hits` and new blocks up to `num_tokens` tokens, and registers
+    /// Gives the sequence the shared blocks of `prefix` and new blocks up to `num_tokens` tokens, and registers
     /// those that will be full. `now` is the stamp of the step.
     ///
     /// # Panics
-    /// If [`KvCache::can_allocate`] says no, or hits come for a sequence that has blocks.
-    pub fn allocate(&mut self, table: &mut BlockTable, hits: &[BlockId], num_tokens: usize, now: Instant) {
-        if !hits.is_empty() {
-            assert!(table.blocks.is_empty(), "a prefix is found before anything is computed");
-            for id in hits {
-                self.pool.touch(*id);
-                if let Some(residency) = &mut self.residency {
-                    residency.touched(*id, now);
+    /// If [`KvCache::can_allocate`] says no, or a prefix comes for a sequence that has blocks.
+    pub fn allocate(&mut self, table: &mut BlockTable, prefix: &Prefix, num_tokens: usize, now: Instant) {
+        if prefix.num_blocks() > 0 {
+            assert_eq!(table.num_blocks(), 0, "a prefix is found before anything is computed");
+            for (group, hits) in prefix.groups.iter().enumerate() {
+                for id in hits.iter().filter(|id| **id != BlockId::NULL) {
+                    self.count_taken(group, *id);
+                    self.pool.touch(*id);
+                    if let Some(residency) = &mut self.residency {
+                        residency.touched(*id, now);
+                    }
                 }
+                table.groups[group].extend_from_slice(hits);
             }
-            table.blocks.extend_from_slice(hits);
-            table.num_registered = hits.len();
+            table.num_registered = prefix.num_blocks();
         }
-        for _ in table.blocks.len()..num_tokens.div_ceil(self.block_size) {
-            let id = self.pool.allocate();
-            if let Some(residency) = &mut self.residency {
-                residency.allocated(id, now);
+        for index in table.num_blocks()..num_tokens.div_ceil(self.block_size) {
+            for group in 0..self.windows.len() {
+                let id = self.pool.allocate();
+                self.num_windowed_held += usize::from(self.windows[group].is_some());
+                if let Some(residency) = &mut self.residency {
+                    residency.allocated(id, now);
+                }
+                table.groups[group].push(id);
             }
-            table.blocks.push(id);
+            debug_assert_eq!(table.num_blocks(), index + 1);
         }
         if table.root.is_some() {
             for index in table.num_registered..num_tokens / self.block_size {
-                self.pool.register(table.blocks[index], table.hashes[index]);
+                for (group, blocks) in table.groups.iter().enumerate() {
+                    self.pool.register(blocks[index], table.hashes[index].in_group(group));
+                }
                 table.num_registered = index + 1;
             }
+        }
+    }
+
+    /// Gives back the blocks that no token from position `num_computed_tokens` on sees, and puts the null block
+    /// in their place.
+    pub fn slide(&mut self, table: &mut BlockTable, num_computed_tokens: usize) {
+        for group in 0..self.windows.len() {
+            let Some(window) = self.windows[group] else { continue };
+            let passed = (num_computed_tokens + 1).saturating_sub(window) / self.block_size;
+            let blocks = &mut table.groups[group][..passed];
+            let first = blocks.iter().rposition(|id| *id == BlockId::NULL).map_or(0, |last| last + 1);
+            self.release(group, &blocks[first..]);
+            blocks[first..].fill(BlockId::NULL);
         }
     }
 
@@ -199,17 +320,43 @@ impl KvCache {
     /// never computed, or are not to be trusted.
     pub fn forget(&mut self, table: &mut BlockTable, num_valid_tokens: usize) {
         let valid = (num_valid_tokens / self.block_size).min(table.num_registered);
-        for id in &table.blocks[valid..table.num_registered] {
-            self.pool.forget(*id);
+        for (group, blocks) in table.groups.iter().enumerate() {
+            for (index, id) in blocks.iter().enumerate().take(table.num_registered).skip(valid) {
+                match *id {
+                    // The window has passed; whoever has the block now has the same contents.
+                    BlockId::NULL => {
+                        let hash = table.hashes[index].in_group(group);
+                        while let Some(id) = self.pool.lookup(&hash) {
+                            self.pool.forget(id);
+                        }
+                    }
+                    id => self.pool.forget(id),
+                }
+            }
         }
         table.num_registered = valid;
     }
 
     /// Gives all blocks of the sequence back. The table keeps its hashes.
     pub fn free(&mut self, table: &mut BlockTable) {
-        self.pool.release(&table.blocks);
-        table.blocks.clear();
+        for (group, blocks) in table.groups.iter_mut().enumerate() {
+            let first = blocks.iter().rposition(|id| *id == BlockId::NULL).map_or(0, |last| last + 1);
+            self.release(group, &blocks[first..]);
+            blocks.clear();
+        }
         table.num_registered = 0;
+    }
+
+    fn release(&mut self, group: usize, ids: &[BlockId]) {
+        self.pool.release(ids);
+        if self.windows[group].is_some() {
+            self.num_windowed_held -= ids.iter().filter(|id| self.pool.is_free(**id)).count();
+        }
+    }
+
+    /// To be called before a shared block gets another owner.
+    fn count_taken(&mut self, group: usize, id: BlockId) {
+        self.num_windowed_held += usize::from(self.windows[group].is_some() && self.pool.is_free(id));
     }
 
     /// Forgets every cached prefix. `false`, and nothing happens, while a sequence holds a block.
@@ -233,18 +380,32 @@ impl KvCache {
     /// If they do not.
     pub fn assert_invariants<'a>(&self, tables: impl Iterator<Item = &'a BlockTable>) {
         let mut owners = vec![0; self.pool.num_blocks()];
+        let mut windowed = HashSet::new();
         for table in tables {
-            assert!(table.num_registered <= table.blocks.len().min(table.hashes.len()), "{table:?}");
-            for (index, id) in table.blocks.iter().enumerate() {
-                owners[id.index()] += 1;
-                // A block whose contents another sequence gave up is held on, without a hash.
-                if let Some(hash) = self.pool.hash(*id) {
-                    assert!(index < table.num_registered, "block {} is shared before it is full", id.0);
-                    assert_eq!(hash, table.hashes[index], "contents of block {}", id.0);
+            let len = table.num_blocks();
+            assert!(table.num_registered <= len.min(table.hashes.len()), "{table:?}");
+            for (group, blocks) in table.groups.iter().enumerate() {
+                assert_eq!(blocks.len(), len, "the tables of a sequence: {table:?}");
+                let passed = blocks.iter().take_while(|id| **id == BlockId::NULL).count();
+                assert!(
+                    passed == 0 || self.windows[group].is_some(),
+                    "group {group} passes nothing: {table:?}"
+                );
+                for (index, id) in blocks.iter().enumerate().skip(passed) {
+                    owners[id.index()] += 1;
+                    if self.windows[group].is_some() {
+                        windowed.insert(*id);
+                    }
+                    // A block whose contents another sequence gave up is held on, without a hash.
+                    if let Some(hash) = self.pool.hash(*id) {
+                        assert!(index < table.num_registered, "block {} is shared before it is full", id.0);
+                        assert_eq!(hash, table.hashes[index].in_group(group), "contents of block {}", id.0);
+                    }
                 }
             }
         }
-        assert_eq!(owners[0], 0, "the null block is in a table");
+        assert_eq!(self.num_windowed_held, windowed.len(), "blocks held for layers with a window");
+        assert_eq!(owners[0], 0, "the null block lies between others");
         self.pool.assert_invariants(&owners);
     }
 }

@@ -154,17 +154,17 @@ fn admit(cache: &mut KvCache, tokens: &[u32], salt: Option<&str>) -> (BlockTable
 }
 
 fn admit_table(cache: &mut KvCache, mut table: BlockTable, tokens: &[u32]) -> (BlockTable, usize) {
-    let mut hits = Vec::new();
+    let mut hits = Prefix::default();
     cache.extend_hashes(&mut table, tokens);
     cache.find_prefix(&table, tokens.len(), &mut hits);
     assert!(cache.can_allocate(&table, &hits, tokens.len()));
     cache.allocate(&mut table, &hits, tokens.len(), Instant::now());
-    (table, hits.len() * cache.block_size())
+    (table, hits.num_blocks() * cache.block_size())
 }
 
 #[test]
 fn last_token_of_a_fully_cached_prompt_is_left_to_compute() {
-    let mut cache = KvCache::new(16, 4, true);
+    let mut cache = KvCache::new(&[None], 16, 4, true);
     let tokens: Vec<u32> = (0..9).collect();
     let (first, hit) = admit(&mut cache, &tokens[..8], None);
     assert_eq!(hit, 0);
@@ -172,21 +172,21 @@ fn last_token_of_a_fully_cached_prompt_is_left_to_compute() {
     assert_eq!(hit, 4, "8 tokens in blocks of 4: the whole last block again");
     let (third, hit) = admit(&mut cache, &tokens, None);
     assert_eq!(hit, 8);
-    assert_eq!(first.blocks()[0], third.blocks()[0]);
-    assert_eq!(first.blocks()[1], third.blocks()[1], "the block registered first is taken");
-    assert_ne!(second.blocks()[1], third.blocks()[1]);
+    assert_eq!(first.blocks(0)[0], third.blocks(0)[0]);
+    assert_eq!(first.blocks(0)[1], third.blocks(0)[1], "the block registered first is taken");
+    assert_ne!(second.blocks(0)[1], third.blocks(0)[1]);
     cache.assert_invariants([&first, &second, &third].into_iter());
 }
 
 #[test]
 fn salts_and_switching_off_keep_prefixes_apart() {
     let tokens = [7; 9];
-    let mut cache = KvCache::new(16, 4, true);
+    let mut cache = KvCache::new(&[None], 16, 4, true);
     admit(&mut cache, &tokens, Some("a"));
     assert_eq!(admit(&mut cache, &tokens, Some("b")).1, 0);
     assert_eq!(admit(&mut cache, &tokens, None).1, 0);
     assert_eq!(admit(&mut cache, &tokens, Some("a")).1, 8);
-    let mut cache = KvCache::new(16, 4, false);
+    let mut cache = KvCache::new(&[None], 16, 4, false);
     admit(&mut cache, &tokens, None);
     assert_eq!(admit(&mut cache, &tokens, None).1, 0);
 }
@@ -194,7 +194,7 @@ fn salts_and_switching_off_keep_prefixes_apart() {
 #[test]
 fn without_prefix_caching_siblings_share_and_nobody_else_does() {
     let tokens = [7; 9];
-    let mut cache = KvCache::new(16, 4, false);
+    let mut cache = KvCache::new(&[None], 16, 4, false);
     let mut admit_of = |siblings| {
         let table = cache.table(None, siblings);
         admit_table(&mut cache, table, &tokens)
@@ -202,7 +202,7 @@ fn without_prefix_caching_siblings_share_and_nobody_else_does() {
     let (first, hit) = admit_of(Some(Siblings(1)));
     assert_eq!(hit, 0);
     let (second, hit) = admit_of(Some(Siblings(1)));
-    assert_eq!((hit, &second.blocks()[..2]), (8, &first.blocks()[..2]));
+    assert_eq!((hit, &second.blocks(0)[..2]), (8, &first.blocks(0)[..2]));
     let (other, hit) = admit_of(Some(Siblings(2)));
     assert_eq!(hit, 0);
     let (alone, hit) = admit_of(None);
@@ -213,7 +213,7 @@ fn without_prefix_caching_siblings_share_and_nobody_else_does() {
 #[test]
 fn residency_is_watched_only_where_prefixes_are_cached() {
     for enable_prefix_caching in [true, false] {
-        let mut cache = KvCache::new(4, 2, enable_prefix_caching);
+        let mut cache = KvCache::new(&[None], 4, 2, enable_prefix_caching);
         cache.sample_residency(1.0);
         for round in 0..2 {
             let (mut table, _) = admit(&mut cache, &[round; 6], None);
@@ -227,18 +227,18 @@ fn residency_is_watched_only_where_prefixes_are_cached() {
 
 #[test]
 fn freed_blocks_are_found_until_they_are_overwritten_tail_first() {
-    let mut cache = KvCache::new(6, 2, true);
+    let mut cache = KvCache::new(&[None], 6, 2, true);
     let tokens = [1, 2, 3, 4, 5, 6, 7];
     let (mut table, _) = admit(&mut cache, &tokens, None);
-    let prefix = table.blocks()[..2].to_vec();
+    let prefix = table.blocks(0)[..2].to_vec();
     assert_eq!((cache.usage(), cache.num_free()), (0.8, 1));
     cache.free(&mut table);
     assert_eq!((cache.usage(), cache.num_free()), (0.0, 5));
     // Three new blocks take the partial one, which has no hash, the unused one, and the prefix's tail.
     let (other, _) = admit(&mut cache, &[9, 9, 9, 9, 9], None);
-    let mut hits = Vec::new();
+    let mut hits = Prefix::default();
     cache.find_prefix(&table, tokens.len(), &mut hits);
-    assert_eq!(hits, prefix);
+    assert_eq!(hits.groups, [prefix]);
     assert!(!cache.can_allocate(&table, &hits, 5), "the hits themselves take the last free blocks");
     assert!(cache.can_allocate(&table, &hits, 4));
     cache.assert_invariants([&other].into_iter());
@@ -246,7 +246,7 @@ fn freed_blocks_are_found_until_they_are_overwritten_tail_first() {
 
 #[test]
 fn forgotten_blocks_are_not_found_and_stay_held() {
-    let mut cache = KvCache::new(8, 2, true);
+    let mut cache = KvCache::new(&[None], 8, 2, true);
     let tokens = [1, 2, 3, 4, 5];
     let (mut first, _) = admit(&mut cache, &tokens, None);
     cache.forget(&mut first, 2);
@@ -257,7 +257,7 @@ fn forgotten_blocks_are_not_found_and_stay_held() {
 
 #[test]
 fn reset_needs_an_idle_pool() {
-    let mut cache = KvCache::new(8, 2, true);
+    let mut cache = KvCache::new(&[None], 8, 2, true);
     let (mut table, _) = admit(&mut cache, &[1, 2, 3], None);
     assert!(!cache.reset_prefix_cache());
     cache.free(&mut table);
@@ -272,4 +272,80 @@ fn giving_a_block_back_twice_panics() {
     let id = pool.allocate();
     pool.release(&[id]);
     pool.release(&[id]);
+}
+
+/// A sequence that was computed to its end, its windows slid, and given back.
+fn compute_and_free(cache: &mut KvCache, tokens: &[u32]) {
+    let (mut table, _) = admit(cache, tokens, None);
+    cache.slide(&mut table, tokens.len());
+    cache.free(&mut table);
+}
+
+#[test]
+fn a_window_gives_back_what_no_later_token_sees() {
+    let mut cache = KvCache::new(&[None, Some(5)], 32, 4, true);
+    let tokens: Vec<u32> = (0..23).collect();
+    let (mut table, _) = admit(&mut cache, &tokens, None);
+    assert_eq!((table.blocks(0).len(), table.blocks(1).len()), (6, 6));
+    let before = cache.num_free();
+    // The token at position 8 sees 4 to 8: the first block has passed.
+    cache.slide(&mut table, 8);
+    assert_eq!((table.blocks(1)[0], cache.num_free()), (BlockId::NULL, before + 1));
+    cache.slide(&mut table, 11);
+    assert_eq!(cache.num_free(), before + 1, "position 7 is still seen");
+    cache.slide(&mut table, 23);
+    assert_eq!(cache.num_free(), before + 4);
+    assert!(table.blocks(0).iter().all(|id| *id != BlockId::NULL));
+    assert_eq!(cache.windowed_usage(), 2.0 / 31.0);
+    cache.assert_invariants([&table].into_iter());
+    cache.free(&mut table);
+    assert_eq!((cache.usage(), cache.windowed_usage()), (0.0, 0.0));
+    cache.assert_invariants(std::iter::empty());
+}
+
+#[test]
+fn a_prefix_needs_the_window_before_its_end_and_no_more_of_windowed_groups() {
+    let tokens: Vec<u32> = (0..25).collect();
+    let mut cache = KvCache::new(&[None, Some(6)], 64, 4, true);
+    compute_and_free(&mut cache, &tokens);
+    let (table, hit) = admit(&mut cache, &tokens, None);
+    assert_eq!(hit, 24);
+    // The token at 24 sees 19 to 24, in blocks 4 to 6.
+    let windowed = table.blocks(1);
+    assert!(
+        windowed[..4].iter().all(|id| *id == BlockId::NULL)
+            && windowed[4..].iter().all(|id| *id != BlockId::NULL)
+    );
+    assert!(table.blocks(0)[..6].iter().all(|id| *id != BlockId::NULL));
+    cache.assert_invariants([&table].into_iter());
+}
+
+#[test]
+fn a_prefix_ends_where_every_group_still_has_what_it_needs() {
+    let tokens: Vec<u32> = (0..25).collect();
+    for (lost_group, lost_block, expected) in [(0, 2, 8), (1, 5, 20), (1, 4, 16), (1, 0, 24), (2, 5, 20)] {
+        let mut cache = KvCache::new(&[None, Some(6), Some(6)], 64, 4, true);
+        let (mut table, _) = admit(&mut cache, &tokens, None);
+        cache.pool.forget(table.blocks(lost_group)[lost_block]);
+        cache.free(&mut table);
+        assert_eq!(admit(&mut cache, &tokens, None).1, expected, "group {lost_group}, block {lost_block}");
+    }
+    // At the beginning of a sequence a window needs only what there is.
+    let mut cache = KvCache::new(&[Some(20)], 64, 4, true);
+    compute_and_free(&mut cache, &tokens[..9]);
+    assert_eq!(admit(&mut cache, &tokens, None).1, 8);
+    // A window of one token needs nothing before it.
+    let mut cache = KvCache::new(&[Some(1)], 64, 4, true);
+    assert_eq!(admit(&mut cache, &tokens, None).1, 24);
+}
+
+#[test]
+fn what_is_forgotten_is_not_found_behind_a_window_either() {
+    let tokens: Vec<u32> = (0..25).collect();
+    let mut cache = KvCache::new(&[Some(3)], 32, 4, true);
+    let (mut table, _) = admit(&mut cache, &tokens, None);
+    cache.slide(&mut table, 25);
+    cache.forget(&mut table, 0);
+    cache.free(&mut table);
+    assert_eq!(cache.num_evictable(), 0);
 }

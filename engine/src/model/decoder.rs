@@ -1,5 +1,5 @@
 //! What the architectures have in common: a decoder of pre-normalised layers with rotary positions,
-//! grouped-query attention and a gated feed-forward network.
+//! grouped-query attention, over a window or over everything, and a gated feed-forward network.
 //!
 //! A [`Decoder`] has the hyperparameters and the buffers of such a model, and a method for each step that its
 //! layers take; an architecture's module says which steps those are, in which order. Weights are named as
@@ -7,11 +7,11 @@
 
 use std::ops::Range;
 
-use super::Built;
 use super::builder::ProgramBuilder;
 use super::settings::Settings;
 use super::source::ModelSource;
-use crate::program::{BufferId, OpKind, RopeStyle, Rows, WeightId};
+use super::{Built, ModelProblem};
+use crate::program::{Activation, BufferId, OpKind, RopeStyle, Rotation, Rows, WeightId};
 
 /// A model in the making.
 pub(super) struct Decoder<'a> {
@@ -37,11 +37,16 @@ pub(super) struct Buffers {
     pub(super) up: BufferId,
 }
 
-/// How positions turn queries and keys.
+/// How a layer attends.
 #[derive(Clone, Copy)]
-pub(super) struct Rope {
+pub(super) struct Attention {
+    /// How positions turn queries and keys.
     pub(super) style: RopeStyle,
-    pub(super) factors: Option<WeightId>,
+    pub(super) rotation: Rotation,
+    /// Multiplies the products of queries and keys.
+    pub(super) scale: f32,
+    /// Positions that a token sees; `None`: all.
+    pub(super) window: Option<usize>,
 }
 
 impl<'a> Decoder<'a> {
@@ -50,7 +55,17 @@ impl<'a> Decoder<'a> {
         source: &'a dyn ModelSource,
         architecture: &'static str,
         vocabulary: usize,
-    ) -> Result<Decoder<'a>, super::ModelProblem> {
+    ) -> Result<Decoder<'a>, ModelProblem> {
+        Decoder::scaled(source, architecture, vocabulary, |_| 1.0)
+    }
+
+    /// The same with an embedding that is multiplied by what `scale` says.
+    pub(super) fn scaled(
+        source: &'a dyn ModelSource,
+        architecture: &'static str,
+        vocabulary: usize,
+        scale: impl FnOnce(&Settings) -> f32,
+    ) -> Result<Decoder<'a>, ModelProblem> {
         let settings = Settings::read(source, architecture)?;
         let mut program = ProgramBuilder::new(source, architecture);
         let query_width = settings.heads * settings.head_size;
@@ -67,14 +82,26 @@ impl<'a> Decoder<'a> {
             up: buffer("up", settings.feed_forward),
         };
         let embedding = program.matrix("token_embd.weight", vocabulary, settings.width);
-        program.op("embed", OpKind::Embed { table: embedding, out: buffers.hidden });
+        let scale = scale(&settings);
+        program.op("embed", OpKind::Embed { table: embedding, out: buffers.hidden, scale });
         Ok(Decoder { program, settings, buffers, embedding, vocabulary })
     }
 
-    /// Factors of the rotation's frequencies, if the file has them.
-    pub(super) fn rope_factors(&mut self) -> Option<WeightId> {
-        const NAME: &str = "rope_freqs.weight";
-        self.program.has(NAME).then(|| self.program.vector(NAME, self.settings.rotary / 2))
+    /// Whether the file has a tensor.
+    pub(super) fn has(&self, tensor: &str) -> bool {
+        self.program.has(tensor)
+    }
+
+    /// A tensor of factors for the rotation's frequencies.
+    pub(super) fn rope_factors(&mut self, tensor: &str) -> WeightId {
+        self.program.vector(tensor, self.settings.rotation.rotary / 2)
+    }
+
+    /// The usual attention: as the settings say, in all layers alike.
+    pub(super) fn attention(&self, style: RopeStyle) -> Attention {
+        let Settings { head_size, rotation, window, .. } = self.settings;
+        let scale = 1.0 / (head_size as f32).sqrt();
+        Attention { style, rotation, scale, window }
     }
 
     /// A layer to add ops to.
@@ -159,26 +186,43 @@ impl Layer<'_, '_> {
     }
 
     /// Turns queries and keys, remembers keys and values, and attends.
-    pub(super) fn attention(&mut self, rope: Rope) {
-        let Settings { heads, kv_heads, head_size, rotary, rope_base, .. } = self.decoder.settings;
+    pub(super) fn attention(&mut self, attention: Attention) {
+        let Settings { heads, kv_heads, head_size, .. } = self.decoder.settings;
         let Buffers { query, key, value, attended, .. } = self.decoder.buffers;
-        let Rope { style, factors } = rope;
+        let Attention { style, rotation, scale, window } = attention;
         let layer = self.index;
         for (op, buffer, num_heads) in [("query_rope", query, heads), ("key_rope", key, kv_heads)] {
-            self.op(
-                op,
-                OpKind::Rope { buffer, num_heads, head_size, rotary, base: rope_base, factors, style },
-            );
+            self.op(op, OpKind::Rope { buffer, num_heads, head_size, rotation, style });
         }
         self.op("store_kv", OpKind::StoreKv { key, value, layer });
-        let scale = 1.0 / (head_size as f32).sqrt();
-        self.op("attention", OpKind::Attention { query, out: attended, layer, num_heads: heads, scale });
+        let num_heads = heads;
+        self.op("attention", OpKind::Attention { query, out: attended, layer, num_heads, scale, window });
     }
 
     /// `silu(gate) · up`, into `gate`.
     pub(super) fn silu_mul(&mut self) {
         let Buffers { gate, up, .. } = self.decoder.buffers;
-        self.op("silu_mul", OpKind::SiluMul { gate, up, out: gate });
+        self.op("silu_mul", OpKind::GateMul { activation: Activation::Silu, gate, up, out: gate });
+    }
+
+    /// `gelu(gate) · up`, into `gate`.
+    pub(super) fn gelu_mul(&mut self) {
+        let Buffers { gate, up, .. } = self.decoder.buffers;
+        self.op("gelu_mul", OpKind::GateMul { activation: Activation::Gelu, gate, up, out: gate });
+    }
+
+    /// A product that is normed before it is added to the residual stream. `name` begins the names of the norm
+    /// and of the addition, and is that of the norm's tensor.
+    pub(super) fn normed_residual(&mut self, op: &str, tensor: &str, input: BufferId, name: &str) {
+        let Settings { width, epsilon, .. } = self.decoder.settings;
+        // What was normed for the products before has served its purpose.
+        let Buffers { hidden, normed, .. } = self.decoder.buffers;
+        let columns = self.decoder.program.width(input);
+        let weight = self.decoder.program.matrix(&self.tensor(tensor, "weight"), width, columns);
+        self.op(op, OpKind::MatMul { input, weight, out: normed, accumulate: false });
+        let weight = self.decoder.program.vector(&self.tensor(name, "weight"), width);
+        self.op(name, OpKind::RmsNorm { input: normed, weight, out: normed, epsilon });
+        self.op(&format!("{name}_residual"), OpKind::Add { input: normed, out: hidden });
     }
 
     /// A product that is added to the residual stream.

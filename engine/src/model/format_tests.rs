@@ -227,7 +227,7 @@ fn gaps(
     golden: &GoldenModel,
 ) -> Vec<String> {
     let mut logits = Vec::new();
-    device.execute(&batch(tokens, 0, tokens.len()), &mut logits).unwrap();
+    device.execute(&batch(tokens, 0, tokens.len(), 1), &mut logits).unwrap();
     let kept = golden.exact.iter().flatten().count();
     let ours = &logits[logits.len() - kept..];
     let all = || golden.exact.iter().flatten();

@@ -27,6 +27,7 @@ mod decoder;
 mod error;
 #[cfg(test)]
 mod format_tests;
+mod gemma3;
 #[cfg(test)]
 pub(crate) mod golden_tests;
 mod llama;
@@ -48,8 +49,13 @@ type Built = Result<(Program, Vec<Range<usize>>), ModelProblem>;
 type Build = fn(&dyn ModelSource, usize) -> Built;
 
 /// Names in `general.architecture` that there are programs for.
-const ARCHITECTURES: [(&str, Build); 4] =
-    [("llama", llama::build), ("qwen2", qwen2::build), ("qwen3", qwen3::build), ("phi3", phi3::build)];
+const ARCHITECTURES: [(&str, Build); 5] = [
+    ("llama", llama::build),
+    ("qwen2", qwen2::build),
+    ("qwen3", qwen3::build),
+    ("gemma3", gemma3::build),
+    ("phi3", phi3::build),
+];
 
 /// The names of all architectures.
 pub(crate) fn architectures() -> impl Iterator<Item = &'static str> {

@@ -1,14 +1,14 @@
 //! Qwen 2 and 2.5: queries, keys and values have biases.
 
 use super::Built;
-use super::decoder::{Buffers, Decoder, Rope};
+use super::decoder::{Buffers, Decoder};
 use super::source::ModelSource;
 use crate::program::RopeStyle;
 
 pub(super) fn build(source: &dyn ModelSource, vocabulary: usize) -> Built {
     let mut decoder = Decoder::new(source, "qwen2", vocabulary)?;
     let Buffers { query, key, value, attended, gate, up, .. } = decoder.buffers;
-    let rope = Rope { style: RopeStyle::Halves, factors: None };
+    let attention = decoder.attention(RopeStyle::Halves);
     for index in 0..decoder.settings.layers {
         let mut layer = decoder.layer(index);
         layer.norm("attention_norm", "attn_norm");
@@ -18,7 +18,7 @@ pub(super) fn build(source: &dyn ModelSource, vocabulary: usize) -> Built {
         layer.bias("query_bias", "attn_q", query);
         layer.bias("key_bias", "attn_k", key);
         layer.bias("value_bias", "attn_v", value);
-        layer.attention(rope);
+        layer.attention(attention);
         layer.residual("attention_output", "attn_output", attended);
         layer.norm("feed_forward_norm", "ffn_norm");
         layer.project("gate", "ffn_gate", gate);

@@ -5,7 +5,8 @@
 
 use super::ModelProblem;
 use super::source::ModelSource;
-use crate::gguf::Metadata;
+use crate::gguf::{Metadata, Value};
+use crate::program::{RopeScaling, Rotation, Yarn};
 
 /// Largest width or number of heads: far above real models, and small enough that products of two do not
 /// overflow.
@@ -46,6 +47,26 @@ pub(super) fn positive(key: &str, found: f32) -> Result<f32, ModelProblem> {
     }
 }
 
+/// Which layers attend to a window: those that the file names, or all but every `period`th, where the file may
+/// have another period.
+pub(super) fn windowed_layers(
+    metadata: Metadata<'_>,
+    architecture: &str,
+    layers: usize,
+    period: usize,
+) -> Result<Vec<bool>, ModelProblem> {
+    let key = format!("{architecture}.attention.sliding_window_pattern");
+    if let Some(Value::Array(_)) = metadata.value(&key) {
+        let windowed: Vec<bool> = metadata.require(&key)?;
+        return match windowed.len() {
+            found if found == layers => Ok(windowed),
+            found => Err(refuse(&key, format!("an array of {found}"), format!("there are {layers} layers"))),
+        };
+    }
+    let period = optional_count(metadata, &key, MAX_WIDTH)?.unwrap_or(period);
+    Ok((0..layers).map(|layer| layer % period < period - 1).collect())
+}
+
 /// Hyperparameters of a decoder, checked.
 #[derive(Clone, Copy)]
 pub(super) struct Settings {
@@ -55,9 +76,10 @@ pub(super) struct Settings {
     pub(super) heads: usize,
     pub(super) kv_heads: usize,
     pub(super) head_size: usize,
-    pub(super) rotary: usize,
-    pub(super) rope_base: f32,
+    pub(super) rotation: Rotation,
     pub(super) epsilon: f32,
+    /// Positions that a token sees in layers that attend to a window.
+    pub(super) window: Option<usize>,
 }
 
 impl Settings {
@@ -68,7 +90,6 @@ impl Settings {
         if let Some(experts @ 1..) = metadata.get::<u32>(&key("expert_count"))? {
             return Err(refuse(&key("expert_count"), experts, "mixtures of experts are not supported"));
         }
-        refuse_rope_scaling(metadata, &key)?;
         // Every layer has tensors of its own, so a forged number of layers cannot make the program larger
         // than the file.
         let layers = count(metadata, &key("block_count"), source.tensors().len())?;
@@ -88,7 +109,7 @@ impl Settings {
             let allowed = format!("it must be even and at most the size of a head, which is {head_size}");
             return Err(refuse(&rotary_key, rotary, allowed));
         }
-        let (base_key, epsilon_key) = (key("rope.freq_base"), key("attention.layer_norm_rms_epsilon"));
+        let epsilon_key = key("attention.layer_norm_rms_epsilon");
         Ok(Settings {
             layers,
             width,
@@ -96,9 +117,9 @@ impl Settings {
             heads,
             kv_heads,
             head_size,
-            rotary,
-            rope_base: positive(&base_key, metadata.get(&base_key)?.unwrap_or(10_000.0))?,
+            rotation: rotation(metadata, architecture, rotary)?,
             epsilon: positive(&epsilon_key, metadata.require(&epsilon_key)?)?,
+            window: window(metadata, architecture)?.filter(|_| !UNCLEAR_WINDOWS.contains(&architecture)),
         })
     }
 }
@@ -130,31 +151,78 @@ fn head_size(
     }
 }
 
-fn refuse_rope_scaling(metadata: Metadata<'_>, key: &impl Fn(&str) -> String) -> Result<(), ModelProblem> {
-    const ALLOWED: &str = "supported are `none` and the factors of a tensor `rope_freqs.weight`";
-    let scaling = key("rope.scaling.type");
-    match metadata.get::<&str>(&scaling)? {
-        Some("none") => {}
-        Some(found) => return Err(refuse(&scaling, found, ALLOWED)),
-        // Without a type a factor means linear scaling; 0 and 1 mean none.
-        None => {
-            for key in ["rope.scaling.factor", "rope.scale_linear"].map(key) {
-                match metadata.get::<f32>(&key)? {
-                    None | Some(0.0 | 1.0) => {}
-                    Some(found) => return Err(refuse(&key, found, ALLOWED)),
-                }
-            }
+/// How positions turn the first `rotary` values of a head.
+fn rotation(metadata: Metadata<'_>, architecture: &str, rotary: usize) -> Result<Rotation, ModelProblem> {
+    let key = |name: &str| format!("{architecture}.rope.{name}");
+    let number = |name: &str, default: f32| -> Result<f32, ModelProblem> {
+        let key = key(name);
+        positive(&key, metadata.get(&key)?.unwrap_or(default))
+    };
+    for (name, meaningless) in [
+        ("scaling.alpha", 0.0),
+        ("scaling.yarn_log_multiplier", 0.0),
+        ("scaling.yarn_ext_factor", 1.0),
+        ("scaling.yarn_attn_factor", 1.0),
+    ] {
+        let key = key(name);
+        if let Some(found) = metadata.get::<f32>(&key)?.filter(|found| *found != meaningless) {
+            return Err(refuse(&key, found, format!("{meaningless} and no such key are supported")));
         }
     }
-    Ok(())
+    let base = number("freq_base", 10_000.0)?;
+    // 0 means none; the second key is an older name.
+    let factor = match metadata.get::<f32>(&key("scaling.factor"))? {
+        Some(0.0) => 1.0,
+        Some(_) => number("scaling.factor", 1.0)?,
+        None => match metadata.get::<f32>(&key("scale_linear"))? {
+            None | Some(0.0) => 1.0,
+            Some(_) => number("scale_linear", 1.0)?,
+        },
+    };
+    let (scaling, growth) = match metadata.get::<&str>(&key("scaling.type"))? {
+        Some("none") => (RopeScaling::Linear(1.0), 1.0),
+        None | Some("linear") => (RopeScaling::Linear(factor), 1.0),
+        // Its factors are tensors.
+        Some("longrope") if architecture == "phi3" => (RopeScaling::Linear(factor), 1.0),
+        Some("yarn") => {
+            let original = original_context(metadata, architecture)?;
+            let (fast, slow) =
+                (number("scaling.yarn_beta_fast", 32.0)?, number("scaling.yarn_beta_slow", 1.0)?);
+            let yarn = Yarn::new(factor, rotary, base, original, fast, slow);
+            (RopeScaling::Yarn(yarn), Yarn::magnitude(factor))
+        }
+        Some(found) => {
+            let allowed = "supported are `none`, `linear`, `yarn`, in phi3 files `longrope`, and the factors of a \
+                           tensor `rope_freqs.weight`";
+            return Err(refuse(&key("scaling.type"), found, allowed));
+        }
+    };
+    let magnitude = growth * number("scaling.attn_factor", 1.0)?;
+    Ok(Rotation { scaling, magnitude, ..Rotation::plain(rotary, base) })
 }
 
-/// Longest sequence of a model. Where layers attend to a window of the context, that is as long as the
-/// window: up to there the program, which attends to everything, computes the same.
+/// Longest sequence that a model was trained on before its context was extended.
+pub(super) fn original_context(metadata: Metadata<'_>, architecture: &str) -> Result<usize, ModelProblem> {
+    let key = format!("{architecture}.rope.scaling.original_context_length");
+    match optional_count(metadata, &key, u32::MAX as usize)? {
+        Some(original) => Ok(original),
+        None => count(metadata, &format!("{architecture}.context_length"), u32::MAX as usize),
+    }
+}
+
+/// Architectures in whose files a window is for some layers, and which ones is not said.
+const UNCLEAR_WINDOWS: [&str; 2] = ["qwen2", "qwen3"];
+
+/// Positions that a token sees in layers that attend to a window, if the model has any.
+fn window(metadata: Metadata<'_>, architecture: &str) -> Result<Option<usize>, ModelProblem> {
+    let window = metadata.get::<u32>(&format!("{architecture}.attention.sliding_window"))?;
+    Ok(window.map(|window| window as usize).filter(|window| *window > 0))
+}
+
+/// Longest sequence of a model. Where it is unclear which layers a window is for, that is as long as the window:
+/// up to there it makes no difference.
 pub(super) fn context_length(metadata: Metadata<'_>, architecture: &str) -> Result<usize, ModelProblem> {
     let context = count(metadata, &format!("{architecture}.context_length"), u32::MAX as usize)?;
-    match metadata.get::<u32>(&format!("{architecture}.attention.sliding_window"))? {
-        None | Some(0) => Ok(context),
-        Some(window) => Ok(context.min(window as usize)),
-    }
+    let window = window(metadata, architecture)?.filter(|_| UNCLEAR_WINDOWS.contains(&architecture));
+    Ok(context.min(window.unwrap_or(context)))
 }

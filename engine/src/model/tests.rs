@@ -5,7 +5,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::gguf::Writer;
 use crate::gguf::fixture::{TinyLlama, tiny_llama, vocabulary};
-use crate::program::{BatchShape, CostModel, OpKind, RopeStyle, Rows};
+use crate::program::{BatchShape, CostModel, OpKind, RopeScaling, RopeStyle, Rotation, Rows, Yarn};
 use crate::tensor_type::TensorType;
 use crate::test_support;
 
@@ -75,13 +75,19 @@ fn settings_of_the_file_reach_the_program_and_the_model() {
     assert!(model.chat_template.is_some());
     assert_eq!(model.file_bytes, std::fs::metadata(&model.path).map_or(model.file_bytes, |file| file.len()));
     let rope = program.ops.iter().find(|op| op.name == "layer.1.key_rope").unwrap();
-    let OpKind::Rope { num_heads, head_size, rotary, base, style, .. } = rope.kind else {
-        panic!("{rope:?}")
-    };
-    assert_eq!((num_heads, head_size, rotary, base, style), (2, 16, 16, 10_000.0, RopeStyle::Pairs));
-    let cost = program.total_cost(BatchShape { tokens: 1, logits_rows: 1, attended: 1, context: 1 });
+    let OpKind::Rope { num_heads, head_size, rotation, style, .. } = rope.kind else { panic!("{rope:?}") };
+    assert_eq!((num_heads, head_size, style), (2, 16, RopeStyle::Pairs));
+    assert_eq!(rotation, Rotation::plain(16, 10_000.0));
+    let cost = program.total_cost(BatchShape {
+        tokens: 1,
+        logits_rows: 1,
+        attended: 1,
+        context: 1,
+        ..Default::default()
+    });
     assert!(cost.flops > 2 * model.parameters, "the embedding counts as output matrix");
-    let batch = BatchShape { tokens: 70, logits_rows: 3, attended: 4_000, context: 900 };
+    let batch =
+        BatchShape { tokens: 70, logits_rows: 3, attended: 4_000, context: 900, ..Default::default() };
     assert_eq!(CostModel::new(program).cost(batch), program.total_cost(batch));
 }
 
@@ -131,7 +137,10 @@ fn an_unknown_architecture_is_named_with_those_there_are() {
     let error = refusal(|writer| {
         writer.set("general.architecture", "foo").raw_tensor("odd", &[256], 12, vec![0; 144])
     });
-    assert_names(&error, &["tiny.gguf", "`general.architecture` is `foo`", "llama, qwen2, qwen3, phi3"]);
+    assert_names(
+        &error,
+        &["tiny.gguf", "`general.architecture` is `foo`", "llama, qwen2, qwen3, gemma3, phi3"],
+    );
 }
 
 #[test]
@@ -223,15 +232,66 @@ fn absent_settings_have_their_defaults() {
     assert_names(&open(&writer).unwrap_err().to_string(), &["head_count", "3", "key_length", "64"]);
 }
 
-#[test]
-fn rotary_positions_scaled_by_a_rule_are_refused() {
-    let error = refusal(|writer| writer.set("llama.rope.scaling.type", "yarn"));
-    assert_names(&error, &["llama.rope.scaling.type", "yarn"]);
-    let error = refusal(|writer| writer.set("llama.rope.scaling.factor", 4.0f32));
-    assert_names(&error, &["llama.rope.scaling.factor", "4"]);
+/// The rotation of a tiny model after a change.
+fn rotation(change: impl FnOnce(&mut Writer) -> &mut Writer) -> Rotation {
     let mut writer = tiny_llama(&TinyLlama::default());
-    writer.set("llama.rope.scaling.type", "none").set("llama.rope.scaling.factor", 4.0f32);
-    assert!(open(&writer).is_ok());
+    change(&mut writer);
+    let program = open(&writer).unwrap().program;
+    let mut rotations = program.ops.iter().filter_map(|op| match op.kind {
+        OpKind::Rope { rotation, .. } => Some(rotation),
+        _ => None,
+    });
+    let first = rotations.next().unwrap();
+    assert!(rotations.all(|rotation| rotation == first));
+    first
+}
+
+#[test]
+fn scaled_rotary_positions_reach_the_program() {
+    let plain = Rotation::plain(16, 10_000.0);
+    let linear = Rotation { scaling: RopeScaling::Linear(4.0), ..plain };
+    let factor = |writer: &mut Writer, factor: f32| {
+        writer.set("llama.rope.scaling.factor", factor);
+    };
+    // Without a type a factor is for linear scaling; 0 means none.
+    for (kind, number, expected) in
+        [(None, 4.0, linear), (None, 0.0, plain), (Some("linear"), 4.0, linear), (Some("none"), 4.0, plain)]
+    {
+        let found = rotation(|writer| {
+            factor(writer, number);
+            match kind {
+                Some(kind) => writer.set("llama.rope.scaling.type", kind),
+                None => writer,
+            }
+        });
+        assert_eq!(found, expected, "{kind:?} {number}");
+    }
+    let old = rotation(|writer| writer.set("llama.rope.scale_linear", 4.0f32));
+    assert_eq!(old, linear);
+    let yarn = rotation(|writer| {
+        factor(writer, 8.0);
+        writer.set("llama.rope.scaling.original_context_length", 64u32);
+        writer.set("llama.rope.scaling.attn_factor", 0.5f32).set("llama.rope.scaling.type", "yarn")
+    });
+    let scaling = RopeScaling::Yarn(Yarn::new(8.0, 16, 10_000.0, 64, 32.0, 1.0));
+    assert_eq!(yarn, Rotation { scaling, magnitude: 0.5 * Yarn::magnitude(8.0), ..plain });
+}
+
+#[test]
+fn rotary_positions_scaled_in_other_ways_are_refused_by_key() {
+    let error = refusal(|writer| writer.set("llama.rope.scaling.type", "ntk"));
+    assert_names(&error, &["llama.rope.scaling.type", "ntk", "`none`, `linear`, `yarn`"]);
+    let error = refusal(|writer| writer.set("llama.rope.scaling.type", "longrope"));
+    assert_names(&error, &["llama.rope.scaling.type", "longrope"]);
+    for key in ["alpha", "yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"] {
+        let key = format!("llama.rope.scaling.{key}");
+        let error = refusal(|writer| writer.set(&key, 0.25f32));
+        assert_names(&error, &[&key, "0.25"]);
+    }
+    for value in [-1.0, f32::NAN, f32::INFINITY] {
+        let error = refusal(|writer| writer.set("llama.rope.scaling.factor", value));
+        assert_names(&error, &["llama.rope.scaling.factor"]);
+    }
 }
 
 #[test]
@@ -240,7 +300,7 @@ fn factors_of_rotary_positions_come_as_a_tensor_of_one_value_a_pair() {
     writer.tensor("rope_freqs.weight", &[8], TensorType::F32, &[2.0; 8]);
     let program = open(&writer).unwrap().program;
     let factors = program.ops.iter().filter_map(|op| match op.kind {
-        OpKind::Rope { factors, .. } => Some(factors.map(|id| program.weights[id.0].name.clone())),
+        OpKind::Rope { rotation, .. } => Some(rotation.factors.map(|id| program.weights[id.0].name.clone())),
         _ => None,
     });
     assert_eq!(factors.collect::<Vec<_>>(), vec![Some("rope_freqs.weight".to_owned()); 4]);
@@ -249,11 +309,30 @@ fn factors_of_rotary_positions_come_as_a_tensor_of_one_value_a_pair() {
 }
 
 #[test]
-fn a_sliding_window_ends_the_context_where_it_would_begin_to_slide() {
-    let context = |window: u32| {
+fn a_sliding_window_is_what_every_layer_attends_to() {
+    let windows = |window: u32| {
         let mut writer = tiny_llama(&TinyLlama::default());
         writer.set("llama.attention.sliding_window", window);
-        open(&writer).unwrap().context_length
+        let model = open(&writer).unwrap();
+        let windows = model.program.ops.iter().filter_map(|op| match op.kind {
+            OpKind::Attention { window, .. } => Some(window),
+            _ => None,
+        });
+        (windows.collect::<Vec<_>>(), model.context_length)
+    };
+    assert_eq!(windows(0), (vec![None; 2], 256));
+    assert_eq!(windows(100), (vec![Some(100); 2], 256));
+}
+
+#[test]
+fn a_window_for_unknown_layers_ends_the_context_where_it_would_begin_to_slide() {
+    let context = |window: u32| {
+        let mut writer = Writer::new();
+        writer.set("qwen2.context_length", 256).set("qwen2.attention.sliding_window", window);
+        let directory = TempDir::new().expect("a temporary directory");
+        let path = directory.path().join("keys.gguf");
+        writer.write(&path).expect("room for a small file");
+        settings::context_length(GgufFile::open(&path).unwrap().metadata(), "qwen2").unwrap()
     };
     assert_eq!((context(0), context(100), context(1000)), (256, 100, 256));
 }

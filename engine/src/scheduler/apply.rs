@@ -73,6 +73,7 @@ impl Scheduler {
         let Slot(index) = share.slot;
         let request = self.requests[index].as_mut().expect("a scheduled request is live");
         step.step.num_prompt_tokens += request.computed(share.num_tokens, step.step.times, now) as u64;
+        self.cache.slide(&mut request.table, request.num_computed_tokens);
         let output = match result {
             None => return,
             Some(Ok(token)) => {
@@ -110,6 +111,7 @@ impl Scheduler {
             num_waiting_capacity: self.waiting.len() as u64,
             num_waiting_deferred: 0,
             kv_cache_usage: self.cache.usage(),
+            windowed_kv_cache_usage: self.cache.windowed_usage(),
             prefix_cache: self.prefix_cache,
             num_preemptions: (num_preemptions + self.num_forced_preemptions) as u64,
             num_evictable_blocks: self.cache.num_evictable() as u64,

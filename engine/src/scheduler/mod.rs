@@ -18,8 +18,8 @@
 //! Nothing is deferred for other reasons than capacity here, so that gauge is always 0.
 //!
 //! Invariants, asserted by [`Scheduler::assert_invariants`]: a live request is waiting or running, not both;
-//! only running ones hold blocks, exactly as many as their computed tokens need; every request that was
-//! submitted gets exactly one output with a finish reason.
+//! only running ones hold blocks, exactly as many as their computed tokens need, and for layers with a window as their
+//! next token sees; every request that was submitted gets exactly one output with a finish reason.
 
 mod apply;
 mod plan;
@@ -35,8 +35,9 @@ use std::time::Instant;
 
 use limpid_telemetry::observation::PrefixCacheStats;
 
+use crate::cache_layout::blocks_per_sequence;
 use crate::config::{ResolvedConfig, SchedulingPolicy};
-use crate::kv_cache::{BlockId, KvCache};
+use crate::kv_cache::{BlockId, BlockTable, KvCache, Prefix};
 use crate::request::{EngineRequest, FinishReason, RequestEventKind, RequestId, RequestOutput, StepTimes};
 
 pub use plan::{ModelOutput, Outcome, Scheduled, ScheduledTokens, StepPlan};
@@ -68,7 +69,7 @@ pub struct Scheduler {
     pause: Pause,
     /// A plan is out and has to come back before anything else.
     planned: bool,
-    hits: Vec<BlockId>,
+    prefix: Prefix,
     spare: Vec<Scheduled>,
 }
 
@@ -115,10 +116,20 @@ impl Scheduler {
     /// If the pool cannot hold one sequence of `max_model_len` tokens: such a sequence would preempt itself
     /// for ever. [`crate::config::EngineConfig::resolve`] makes sure of it.
     pub fn new(config: &ResolvedConfig) -> Scheduler {
-        let needed = config.max_model_len.div_ceil(config.block_size);
+        let needed = blocks_per_sequence(
+            &config.cache_windows,
+            config.block_size,
+            config.max_model_len,
+            config.max_num_batched_tokens,
+        );
         assert!(config.num_blocks > needed, "{} blocks, {needed} and a null block needed", config.num_blocks);
         assert!(config.max_num_seqs > 0 && config.max_num_batched_tokens > 0, "nothing could ever run");
-        let mut cache = KvCache::new(config.num_blocks, config.block_size, config.enable_prefix_caching);
+        let mut cache = KvCache::new(
+            &config.cache_windows,
+            config.num_blocks,
+            config.block_size,
+            config.enable_prefix_caching,
+        );
         if let Some(share) = config.kv_cache_metrics_sample {
             cache.sample_residency(share);
         }
@@ -138,7 +149,7 @@ impl Scheduler {
             num_forced_preemptions: 0,
             pause: Pause::default(),
             planned: false,
-            hits: Vec::new(),
+            prefix: Prefix::default(),
             spare: Vec::new(),
         }
     }
@@ -234,14 +245,14 @@ impl Scheduler {
 
     /// Schedules running requests and answers the budget that is left.
     fn plan_running(&mut self, plan: &mut StepPlan, mut budget: usize) -> usize {
-        let mut index = 0;
+        let (mut index, nothing) = (0, Prefix::default());
         'requests: while index < self.running.len() && budget > 0 {
             let slot = self.running[index];
             let request = self.request(slot);
             let first_position = request.num_computed_tokens;
             let num_tokens = (request.num_tokens() - first_position).min(budget);
             let target = first_position + num_tokens;
-            while !self.cache.can_allocate(&self.request(slot).table, &[], target) {
+            while !self.cache.can_allocate(&self.request(slot).table, &nothing, target) {
                 let victim_index = self.victim_index();
                 let victim = self.running.remove(victim_index);
                 if victim_index < index {
@@ -257,7 +268,7 @@ impl Scheduler {
                     break 'requests;
                 }
             }
-            self.schedule(plan, slot, &[], num_tokens);
+            self.schedule(plan, slot, &nothing, num_tokens);
             budget -= num_tokens;
             index += 1;
         }
@@ -266,16 +277,16 @@ impl Scheduler {
 
     /// Admits waiting requests.
     fn plan_waiting(&mut self, plan: &mut StepPlan, mut budget: usize) {
-        let mut hits = std::mem::take(&mut self.hits);
+        let mut prefix = std::mem::take(&mut self.prefix);
         // Whoever is admitted needs a block of its own, so without a free one there is nothing to look up.
         while budget > 0 && self.running.len() < self.max_num_seqs && self.cache.num_free() > 0 {
             let Some(slot) = self.waiting.first() else { break };
             let request = self.request(slot);
             let num_known = request.num_tokens();
-            self.cache.find_prefix(&request.table, num_known, &mut hits);
-            let num_cached = hits.len() * self.cache.block_size();
+            self.cache.find_prefix(&request.table, num_known, &mut prefix);
+            let num_cached = prefix.num_blocks() * self.cache.block_size();
             let num_tokens = (num_known - num_cached).min(budget);
-            if !self.cache.can_allocate(&request.table, &hits, num_cached + num_tokens) {
+            if !self.cache.can_allocate(&request.table, &prefix, num_cached + num_tokens) {
                 break;
             }
             let (rank, num_preemptions) = (request.rank, request.num_preemptions);
@@ -291,17 +302,17 @@ impl Scheduler {
             request.num_computed_tokens = num_cached;
             let num_cached_tokens = num_cached.min(request.num_prompt_tokens) as u32;
             request.record(plan.now, RequestEventKind::Scheduled { num_cached_tokens });
-            self.schedule(plan, slot, &hits, num_tokens);
+            self.schedule(plan, slot, &prefix, num_tokens);
             budget -= num_tokens;
         }
-        self.hits = hits;
+        self.prefix = prefix;
     }
 
     /// Gives a request its blocks and its place in the plan.
-    fn schedule(&mut self, plan: &mut StepPlan, slot: Slot, hits: &[BlockId], num_tokens: usize) {
+    fn schedule(&mut self, plan: &mut StepPlan, slot: Slot, prefix: &Prefix, num_tokens: usize) {
         let request = self.requests[slot.0].as_mut().expect("a live request");
         let first_position = request.num_computed_tokens;
-        self.cache.allocate(&mut request.table, hits, first_position + num_tokens, plan.now);
+        self.cache.allocate(&mut request.table, prefix, first_position + num_tokens, plan.now);
         let samples = first_position + num_tokens == request.num_tokens();
         plan.scheduled.push(Scheduled { slot, id: request.id, first_position, num_tokens, samples });
     }
@@ -365,7 +376,7 @@ impl Scheduler {
     pub fn scheduled_tokens(&self, scheduled: &Scheduled) -> ScheduledTokens<'_> {
         let request = self.request(scheduled.slot);
         let range = scheduled.first_position..scheduled.first_position + scheduled.num_tokens;
-        ScheduledTokens { tokens: &request.tokens[range], blocks: request.table.blocks() }
+        ScheduledTokens { tokens: &request.tokens[range], table: &request.table }
     }
 
     /// Whether there is nothing to compute and nothing to report.
@@ -393,9 +404,14 @@ impl Scheduler {
         self.waiting.iter().map(|(_, slot)| self.request(slot).id)
     }
 
-    /// The blocks that a live request holds.
-    pub fn blocks(&self, id: RequestId) -> Option<&[BlockId]> {
-        self.by_id.get(&id).map(|slot| self.request(*slot).table.blocks())
+    /// The blocks of a live request.
+    pub fn table(&self, id: RequestId) -> Option<&BlockTable> {
+        self.by_id.get(&id).map(|slot| &self.request(*slot).table)
+    }
+
+    /// Groups of layers that have block tables of their own.
+    pub fn num_cache_groups(&self) -> usize {
+        self.cache.windows().len()
     }
 
     /// Forgets every cached prefix. `false`, and nothing happens, while a request holds a block.
@@ -425,7 +441,14 @@ impl Scheduler {
             assert!(request.num_computed_tokens < request.num_tokens(), "{request:?}");
             assert!(request.num_tokens() < self.max_model_len, "{request:?}");
             let blocks = request.num_computed_tokens.div_ceil(self.cache.block_size());
-            assert_eq!(request.table.blocks().len(), blocks, "blocks of request {}", request.id.0);
+            assert_eq!(request.table.num_blocks(), blocks, "blocks of request {}", request.id.0);
+            for (group, window) in self.cache.windows().iter().enumerate() {
+                let seen =
+                    window.map_or(0, |window| (request.num_computed_tokens + 1).saturating_sub(window));
+                let passed =
+                    request.table.blocks(group).iter().take_while(|id| **id == BlockId::NULL).count();
+                assert_eq!(passed, (seen / self.cache.block_size()).min(blocks), "passed: {request:?}");
+            }
         };
         for (rank, slot) in self.waiting.iter() {
             see(slot, State::Waiting);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Slot;
-use crate::kv_cache::BlockId;
+use crate::kv_cache::BlockTable;
 use crate::request::{RequestId, SampledToken, StepTimes};
 
 /// One request's share of a step.
@@ -53,12 +53,12 @@ impl StepPlan {
 }
 
 /// What a device needs to know about one [`Scheduled`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct ScheduledTokens<'a> {
     /// The tokens to compute.
     pub tokens: &'a [u32],
     /// The sequence's blocks, enough for these tokens.
-    pub blocks: &'a [BlockId],
+    pub table: &'a BlockTable,
 }
 
 /// What came of a step.

@@ -17,6 +17,7 @@ fn config() -> ResolvedConfig {
         max_num_batched_tokens: 16,
         block_size: 4,
         num_blocks: 33,
+        cache_windows: vec![None],
         enable_prefix_caching: true,
         scheduling_policy: SchedulingPolicy::Fcfs,
         kv_cache_metrics_sample: None,
@@ -136,7 +137,7 @@ fn equal_prompts_admitted_in_one_step_share_blocks_before_they_are_computed() {
     bench.submit(1, &[7; 9], 4);
     bench.submit(2, &[7; 9], 4);
     assert_eq!(bench.step(5).0, [(1, 9), (2, 1)]);
-    let blocks = |id| bench.scheduler.blocks(RequestId(id)).unwrap().to_vec();
+    let blocks = |id| bench.scheduler.table(RequestId(id)).unwrap().blocks(0).to_vec();
     assert_eq!(blocks(1)[..2], blocks(2)[..2]);
 }
 
@@ -152,7 +153,7 @@ fn siblings_compute_their_prompt_once_with_and_without_prefix_caching() {
         let mut expected = vec![(1, 2), (2, 2), (3, 2)];
         expected.push((9, if enable_prefix_caching { 2 } else { 10 }));
         assert_eq!(batch, expected, "prefix caching: {enable_prefix_caching}");
-        let blocks = |id| bench.scheduler.blocks(RequestId(id)).unwrap().to_vec();
+        let blocks = |id| bench.scheduler.table(RequestId(id)).unwrap().blocks(0).to_vec();
         assert_eq!(blocks(1)[..4], blocks(2)[..4]);
         assert_eq!(blocks(1)[..4], blocks(3)[..4]);
         assert_ne!(blocks(1)[4], blocks(2)[4], "what does not fill a block is each one's own");
@@ -234,7 +235,7 @@ fn preempted_request_keeps_its_tokens_loses_its_blocks_and_is_first_in_the_queue
     let (batch, output) = preempted.expect("the pool runs out");
     assert_eq!(batch, [(1, 1)]);
     assert_eq!((bench.running(), bench.waiting()), (vec![1], vec![2, 3]));
-    assert_eq!(bench.scheduler.blocks(RequestId(2)), Some(&[][..]));
+    assert_eq!(bench.scheduler.table(RequestId(2)).unwrap().num_blocks(), 0);
     assert!(
         output.outputs.iter().all(|output| output.id == RequestId(1)),
         "its events ride on its next output"
@@ -345,4 +346,24 @@ fn requests_beyond_the_sequence_slots_wait_for_capacity() {
     assert_eq!((output.step.scheduler.num_running, output.step.scheduler.num_waiting_capacity), (4, 2));
     let pending = bench.scheduler.pending().unwrap();
     assert_eq!(pending.to_string(), "4 running, 2 waiting, 28 blocks free; next is request 4 with 1 tokens");
+}
+
+#[test]
+fn layers_with_a_window_hold_their_windows_blocks_and_find_their_prefix_again() {
+    let config = ResolvedConfig { cache_windows: vec![None, Some(6), Some(6)], num_blocks: 41, ..config() };
+    let mut bench = Bench::new(config);
+    let prompt: Vec<u32> = (1..=25).collect();
+    bench.submit(1, &prompt, 3);
+    assert_eq!(bench.step(5).0, [(1, 16)]);
+    let (_, output) = bench.step(5);
+    // 25 tokens are 7 blocks; the next token sees positions 20 to 25, which are in two blocks of each window.
+    let stats = output.step.scheduler;
+    assert_eq!(stats.kv_cache_usage, 11.0 / 40.0);
+    assert_eq!(stats.windowed_kv_cache_usage, 4.0 / 40.0);
+    let table = bench.scheduler.table(RequestId(1)).unwrap();
+    assert_eq!(table.blocks(1).iter().filter(|id| **id != BlockId::NULL).count(), 2);
+    bench.submit(2, &prompt, 1);
+    let (batch, output) = bench.step(5);
+    assert_eq!(batch, [(1, 1), (2, 1)]);
+    assert_eq!(output.step.scheduler.prefix_cache.hits, 24);
 }

@@ -47,6 +47,8 @@ pub(super) struct Workload {
     pub(super) repetitions: usize,
     /// Draws the prompt.
     pub(super) seed: u64,
+    /// Groups of the model's layers that have block tables of their own.
+    pub(super) cache_groups: usize,
 }
 
 impl Workload {
@@ -55,7 +57,7 @@ impl Workload {
         let blocks = self.blocks();
         DeviceLimits {
             // Block 0 is the null block.
-            num_blocks: self.batch * blocks + 1,
+            num_blocks: self.cache_groups * self.batch * blocks + 1,
             block_size: BLOCK_SIZE,
             max_tokens: self.prompt_tokens.min(MAX_CHUNK).max(self.batch),
             max_sequences: self.batch,
@@ -162,9 +164,10 @@ pub(super) struct Runner<'a> {
     device: &'a mut dyn Device,
     vocabulary: usize,
     prompts: Vec<Vec<u32>>,
-    /// Blocks of a request.
+    /// Blocks of a request in each group of layers.
     blocks: usize,
     progress: &'a ProgressBar,
+    cache_groups: usize,
     batch: Batch,
     logits: Vec<f32>,
     /// The greedy tokens after the prompts, from the last prefill.
@@ -181,7 +184,8 @@ impl<'a> Runner<'a> {
         let prompts = workload.prompts(vocabulary);
         let (batch, logits, first_outputs) = (Batch::default(), Vec::new(), Vec::new());
         let blocks = workload.blocks();
-        Runner { device, vocabulary, prompts, blocks, progress, batch, logits, first_outputs }
+        let cache_groups = workload.cache_groups;
+        Runner { device, vocabulary, prompts, blocks, cache_groups, progress, batch, logits, first_outputs }
     }
 
     /// Computes the prompts, one after the other.
@@ -195,7 +199,7 @@ impl<'a> Runner<'a> {
                 let end = length.min(first + MAX_CHUNK);
                 self.batch.clear();
                 let tokens = &self.prompts[request][first..end];
-                add(&mut self.batch, request, self.blocks, tokens, first, end == length);
+                add(&mut self.batch, request, self.cache_groups, self.blocks, tokens, first, end == length);
                 forward = sum(forward, self.step()?);
             }
             self.first_outputs.extend(self.greedy()?);
@@ -211,7 +215,7 @@ impl<'a> Runner<'a> {
         for position in length..length + count {
             self.batch.clear();
             for (request, token) in tokens.iter().enumerate() {
-                add(&mut self.batch, request, self.blocks, &[*token], position, true);
+                add(&mut self.batch, request, self.cache_groups, self.blocks, &[*token], position, true);
             }
             forward = sum(forward, self.step()?);
             tokens = self.greedy()?;
@@ -229,7 +233,7 @@ impl<'a> Runner<'a> {
         self.batch.clear();
         for request in 0..requests {
             let (token, position) = (self.first_outputs[request], self.prompts[request].len());
-            add(&mut self.batch, request, self.blocks, &[token], position, true);
+            add(&mut self.batch, request, self.cache_groups, self.blocks, &[token], position, true);
         }
         let context = self.prompts[0].len() + 1;
         self.look(format!("{what} of {requests}, {context} tokens of context"), repetitions)
@@ -239,12 +243,13 @@ impl<'a> Runner<'a> {
     pub(super) fn look_into_prefill(&mut self, repetitions: usize) -> Result<StepKernels, DeviceError> {
         let count = self.prompts[0].len().min(MAX_CHUNK);
         self.batch.clear();
-        add(&mut self.batch, 0, self.blocks, &self.prompts[0][..count], 0, true);
+        add(&mut self.batch, 0, self.cache_groups, self.blocks, &self.prompts[0][..count], 0, true);
         self.look(format!("prefill of {count}"), repetitions)
     }
 
     /// Looks into steps with the present batch.
     fn look(&mut self, step: String, repetitions: usize) -> Result<StepKernels, DeviceError> {
+        fill_slots(&mut self.batch, self.cache_groups);
         let mut details = Vec::with_capacity(repetitions);
         for _ in 0..repetitions {
             let mut detail = ExecuteDetail::default();
@@ -257,6 +262,7 @@ impl<'a> Runner<'a> {
 
     /// Computes the batch.
     fn step(&mut self) -> Result<Option<Duration>, DeviceError> {
+        fill_slots(&mut self.batch, self.cache_groups);
         let times = self.device.execute(&self.batch, &mut self.logits)?;
         self.progress.inc(1);
         Ok(times.forward)
@@ -274,10 +280,18 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Adds tokens of a request from position `first` on. Requests have their blocks one after the other, from 1 on.
-fn add(batch: &mut Batch, request: usize, blocks: usize, tokens: &[u32], first: usize, wants_logits: bool) {
+/// Adds tokens of a request from position `first` on, but for their slots. Requests have their blocks one after the
+/// other, from 1 on, and so have the groups of layers of a request.
+fn add(
+    batch: &mut Batch,
+    request: usize,
+    groups: usize,
+    blocks: usize,
+    tokens: &[u32],
+    first: usize,
+    wants_logits: bool,
+) {
     let end = first + tokens.len();
-    let first_block = 1 + request * blocks;
     batch.sequences.push(BatchSequence {
         first_row: batch.tokens.len() as u32,
         num_rows: tokens.len() as u32,
@@ -286,10 +300,26 @@ fn add(batch: &mut Batch, request: usize, blocks: usize, tokens: &[u32], first: 
     });
     batch.tokens.extend_from_slice(tokens);
     batch.positions.extend((first..end).map(|position| position as u32));
-    batch.slots.extend((first..end).map(|position| (first_block * BLOCK_SIZE + position) as u32));
-    batch.block_tables.extend((first_block..).take(end.div_ceil(BLOCK_SIZE)).map(|block| block as u32));
+    for group in 0..groups {
+        let first_block = (1 + (request * groups + group) * blocks) as u32;
+        batch.block_tables.extend((first_block..).take(end.div_ceil(BLOCK_SIZE)));
+    }
     if wants_logits {
         batch.logits_rows.push(batch.tokens.len() as u32 - 1);
+    }
+}
+
+/// Puts the rows where the block tables say.
+fn fill_slots(batch: &mut Batch, groups: usize) {
+    for group in 0..groups {
+        for sequence in &batch.sequences {
+            let table = &batch.block_tables[sequence.table_start(group, BLOCK_SIZE)..];
+            let rows = sequence.first_row as usize..(sequence.first_row + sequence.num_rows) as usize;
+            batch.slots.extend(batch.positions[rows].iter().map(|position| {
+                let (block, offset) = (*position as usize / BLOCK_SIZE, *position % BLOCK_SIZE as u32);
+                table[block] * BLOCK_SIZE as u32 + offset
+            }));
+        }
     }
 }
 
@@ -377,7 +407,15 @@ mod tests {
     }
 
     fn workload(prompt_tokens: usize, output_tokens: usize) -> Workload {
-        Workload { prompt_tokens, output_tokens, batch: 1, warmup: 1, repetitions: 2, seed: 7 }
+        Workload {
+            prompt_tokens,
+            output_tokens,
+            batch: 1,
+            warmup: 1,
+            repetitions: 2,
+            seed: 7,
+            cache_groups: 1,
+        }
     }
 
     fn run(device: &mut FakeDevice, workload: &Workload, phase: Phase) -> Result<Rate, DeviceError> {

@@ -1,8 +1,8 @@
 //! `limpid bench`: how fast a model runs here.
 //!
 //! `prefill` and `decode` measure one request, or a batch of them, straight on a device; `kernels` shows which ops take
-//! the time; `serve` puts a load on a server over HTTP; `telemetry` compares a server that tells everything with one that tells nothing, `scrape` one
-//! that is scraped with one that is not, `http` a server with an engine alone.
+//! the time; `serve` puts a load on a server over HTTP; `telemetry` compares a server that tells everything with one
+//! that tells nothing, `scrape` one that is scraped with one that is not, `http` a server with an engine alone.
 //! Measuring, statistics and presentation are apart; only this file reads arguments and prints.
 
 mod collector;
@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use limpid_engine::cache_layout::CacheLayout;
 use limpid_engine::device::{Device, find_adapters};
 use limpid_engine::gguf::fixture::{TinyLlama, write_tiny_llama};
 use limpid_engine::model::Model;
@@ -235,6 +236,8 @@ struct Bench {
 
 impl Bench {
     fn open(args: &RateArgs) -> anyhow::Result<Bench> {
+        let path = args.target.model_path()?;
+        let mut model = Model::open_quantized(&path, args.target.quantization)?;
         let workload = Workload {
             prompt_tokens: args.prompt_tokens as usize,
             output_tokens: args.output_tokens as usize,
@@ -242,9 +245,8 @@ impl Bench {
             warmup: args.warmup as usize,
             repetitions: args.repetitions as usize,
             seed: args.common.seed,
+            cache_groups: CacheLayout::of(&model.program).num_groups(),
         };
-        let path = args.target.model_path()?;
-        let model = Model::open_quantized(&path, args.target.quantization)?;
         let length = workload.prompt_tokens + workload.output_tokens;
         if length > model.context_length {
             bail!(
@@ -252,6 +254,7 @@ impl Bench {
                 model.context_length
             );
         }
+        model.program.fit_context(length);
         let adapters = find_adapters(args.target.device, false, 1)?;
         let device = adapters[0].open(&model.program, &model, workload.limits())?;
         Ok(Bench { path, model, device, workload })

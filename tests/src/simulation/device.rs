@@ -31,23 +31,30 @@ pub(super) fn next_token(history: History, vocabulary: u32) -> u32 {
 pub(super) struct FakeDevice {
     slots: Vec<Option<History>>,
     block_size: usize,
+    num_groups: usize,
 }
 
 impl FakeDevice {
-    pub(super) fn new(num_blocks: usize, block_size: usize) -> FakeDevice {
-        FakeDevice { slots: vec![None; num_blocks * block_size], block_size }
+    pub(super) fn new(num_blocks: usize, block_size: usize, num_groups: usize) -> FakeDevice {
+        FakeDevice { slots: vec![None; num_blocks * block_size], block_size, num_groups }
     }
 
-    fn slot(&self, batch: &Batch, sequence: usize, position: usize) -> usize {
-        let start = batch.sequences[sequence].block_table_start as usize;
+    fn slot(&self, batch: &Batch, sequence: usize, group: usize, position: usize) -> usize {
+        let start = batch.sequences[sequence].table_start(group, self.block_size);
         let block = batch.block_tables[start + position / self.block_size];
-        assert_ne!(block, 0, "the null block is in a block table");
+        assert_ne!(block, 0, "group {group} needs position {position}, and the null block is there");
         block as usize * self.block_size + position % self.block_size
     }
 
-    /// What is stored for a position of a sequence of the batch.
-    pub(super) fn read(&self, batch: &Batch, sequence: usize, position: usize) -> Option<History> {
-        self.slots[self.slot(batch, sequence, position)]
+    /// What a group of layers has stored for a position of a sequence of the batch.
+    pub(super) fn read(
+        &self,
+        batch: &Batch,
+        sequence: usize,
+        group: usize,
+        position: usize,
+    ) -> Option<History> {
+        self.slots[self.slot(batch, sequence, group, position)]
     }
 
     /// What the last slot of a block holds: it stands for all the others.
@@ -55,8 +62,9 @@ impl FakeDevice {
         self.slots[(number + 1) * self.block_size - 1]
     }
 
-    /// Stores the entries of the first `num_rows` rows, but not that of row `lost`. `roots` are the
-    /// sequences' histories before their first token.
+    /// Stores the entries of the first `num_rows` rows in every group, but not those of row `lost`. `roots` are the
+    /// sequences' histories before their first token. Windows have to be 2 or more, for an entry is made from the
+    /// one before it.
     pub(super) fn store(&mut self, batch: &Batch, roots: &[History], num_rows: usize, lost: Option<usize>) {
         assert_eq!(batch.sequences.len(), roots.len());
         for (index, sequence) in batch.sequences.iter().enumerate() {
@@ -65,14 +73,16 @@ impl FakeDevice {
                     return;
                 }
                 let position = batch.positions[row] as usize;
-                let slot = batch.slots[row] as usize;
-                assert_eq!(slot, self.slot(batch, index, position), "slot of row {row}");
-                let before = match position {
-                    0 => Some(roots[index]),
-                    _ => self.read(batch, index, position - 1),
-                };
-                if lost != Some(row) {
-                    self.slots[slot] = before.map(|history| extend(history, batch.tokens[row]));
+                for group in 0..self.num_groups {
+                    let slot = batch.slots[group * batch.tokens.len() + row] as usize;
+                    assert_eq!(slot, self.slot(batch, index, group, position), "slot of row {row}");
+                    let before = match position {
+                        0 => Some(roots[index]),
+                        _ => self.read(batch, index, group, position - 1),
+                    };
+                    if lost != Some(row) {
+                        self.slots[slot] = before.map(|history| extend(history, batch.tokens[row]));
+                    }
                 }
             }
         }

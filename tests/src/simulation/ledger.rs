@@ -109,7 +109,7 @@ impl Ledger {
             request: request.clone(),
         };
         for token in request.prompt.iter() {
-            live.push(*token, self.config.block_size, &mut self.contents);
+            live.push(*token, &self.config, &mut self.contents);
         }
         assert!(self.live.insert(request.id, live).is_none(), "ids are unique");
     }
@@ -137,11 +137,17 @@ impl Ledger {
             assert_eq!(share.samples, end == live.tokens.len());
             let tokens = scheduler.scheduled_tokens(share);
             assert_eq!(tokens.tokens, &live.tokens[share.first_position..end]);
-            assert_eq!(
-                tokens.blocks.len(),
-                end.div_ceil(config.block_size),
-                "blocks for exactly these tokens"
-            );
+            let blocks = end.div_ceil(config.block_size);
+            assert_eq!(tokens.table.num_blocks(), blocks, "blocks for exactly these tokens");
+            for (group, window) in config.cache_windows.iter().enumerate() {
+                let seen = window.map_or(0, |window| (share.first_position + 1).saturating_sub(window));
+                let passed = tokens.table.blocks(group).iter().filter(|id| **id == BlockId::NULL).count();
+                assert_eq!(
+                    passed,
+                    seen / config.block_size,
+                    "blocks of group {group} that the window passed"
+                );
+            }
         }
         let running: Vec<_> = scheduler.running().collect();
         assert!(running.len() <= config.max_num_seqs);
@@ -177,7 +183,7 @@ impl Ledger {
             && plan.num_preemptions() == 0
             && running.len() < config.max_num_seqs
         {
-            let enough = tokens.div_ceil(config.block_size);
+            let enough = config.cache_windows.len() * tokens.div_ceil(config.block_size);
             assert!(pending.num_free_blocks < enough, "nobody waits for what is there: {pending}");
         }
     }
@@ -258,7 +264,7 @@ impl Ledger {
             let expected =
                 next_token(*live.histories.last().expect("prompts are not empty"), self.vocabulary);
             assert_eq!(token.id, expected, "request {} says what it says alone", id.0);
-            live.push(token.id, self.config.block_size, &mut self.contents);
+            live.push(token.id, &self.config, &mut self.contents);
         }
         let prompt = live.request.prompt.len();
         let stops = live.tokens.len() > prompt
@@ -344,9 +350,20 @@ impl Ledger {
         assert_eq!((stats.num_running, stats.num_waiting_capacity), (running as u64, waiting as u64));
         assert_eq!(running + waiting, self.live.len(), "every live request is in one queue");
         let held: HashSet<_> =
-            scheduler.running().flat_map(|id| scheduler.blocks(id).expect("it lives")).collect();
-        let usage = held.len() as f64 / (self.config.num_blocks - 1) as f64;
-        assert!((stats.kv_cache_usage - usage).abs() < 1e-9, "usage {} is {usage}", stats.kv_cache_usage);
+            scheduler.running().flat_map(|id| scheduler.table(id).expect("it lives").held()).collect();
+        let windowed: HashSet<_> = (0..self.config.cache_windows.len())
+            .filter(|group| self.config.cache_windows[*group].is_some())
+            .flat_map(|group| {
+                scheduler.running().flat_map(move |id| scheduler.table(id).expect("it lives").blocks(group))
+            })
+            .filter(|id| **id != BlockId::NULL)
+            .collect();
+        for (found, held) in
+            [(stats.kv_cache_usage, held.len()), (stats.windowed_kv_cache_usage, windowed.len())]
+        {
+            let usage = held as f64 / (self.config.num_blocks - 1) as f64;
+            assert!((found - usage).abs() < 1e-9, "usage {found} is {usage}");
+        }
     }
 
     /// Asserts that whatever could be found in the prefix cache is stored: also in blocks that nobody holds.
@@ -376,13 +393,16 @@ impl Ledger {
 }
 
 impl Live {
-    fn push(&mut self, token: u32, block_size: usize, contents: &mut HashMap<BlockHash, History>) {
+    fn push(&mut self, token: u32, config: &ResolvedConfig, contents: &mut HashMap<BlockHash, History>) {
+        let block_size = config.block_size;
         let history = extend(*self.histories.last().unwrap_or(&self.root), token);
         self.histories.push(history);
         self.tokens.push(token);
         if self.tokens.len().is_multiple_of(block_size) {
             self.last_block = self.last_block.child(&self.tokens[self.tokens.len() - block_size..]);
-            contents.insert(self.last_block, history);
+            for group in 0..config.cache_windows.len() {
+                contents.insert(self.last_block.in_group(group), history);
+            }
         }
     }
 }

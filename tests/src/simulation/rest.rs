@@ -58,7 +58,11 @@ impl World {
         self.pause(Pause::All);
         if deep {
             self.preempt_all();
-            self.device = FakeDevice::new(self.config.num_blocks, self.config.block_size);
+            self.device = FakeDevice::new(
+                self.config.num_blocks,
+                self.config.block_size,
+                self.config.cache_windows.len(),
+            );
         }
         self.ledger.summary.sleeps += 1;
         self.rest = Rest::Asleep { rounds: self.rng.random_range(0..4) };

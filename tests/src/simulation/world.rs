@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use limpid_engine::cache_layout::blocks_per_sequence;
 use limpid_engine::config::{ResolvedConfig, SchedulingPolicy};
 use limpid_engine::device::Batch;
 use limpid_engine::engine::fill_batch;
@@ -15,6 +16,17 @@ use super::device::{FakeDevice, next_token};
 use super::ledger::{Doom, Ledger};
 use super::rest::Rest;
 use super::{Fault, Options, Summary};
+
+/// The windows of a model's groups of layers: a third of the models have some, a few of those no other layers.
+fn windows(rng: &mut ChaCha8Rng, max_model_len: usize) -> Vec<Option<usize>> {
+    let window = Some(rng.random_range(2..=max_model_len));
+    match rng.random_range(0..9) {
+        0 => vec![window],
+        1 => vec![None, window],
+        2 => vec![None, window, window],
+        _ => vec![None],
+    }
+}
 
 /// See the module.
 pub(super) struct World {
@@ -47,12 +59,16 @@ impl World {
         let crowded = rng.random_bool(0.2);
         let block_size = [1, 2, 3, 4, 8][rng.random_range(0..if crowded { 2 } else { 5 })];
         let max_model_len = rng.random_range(4..=48_usize);
-        let least = max_model_len.div_ceil(block_size) + 1;
+        let max_num_seqs = if crowded { 8 } else { rng.random_range(1..=8) };
+        let max_num_batched_tokens = rng.random_range(if crowded { 12..=48 } else { 1..=32 });
+        let cache_windows = windows(&mut ChaCha8Rng::seed_from_u64(!seed), max_model_len);
+        let least =
+            1 + blocks_per_sequence(&cache_windows, block_size, max_model_len, max_num_batched_tokens);
         let config = ResolvedConfig {
             cost: Default::default(),
             max_model_len,
-            max_num_seqs: if crowded { 8 } else { rng.random_range(1..=8) },
-            max_num_batched_tokens: rng.random_range(if crowded { 12..=48 } else { 1..=32 }),
+            max_num_seqs,
+            max_num_batched_tokens,
             block_size,
             num_blocks: least + rng.random_range(0..=if crowded { least / 4 } else { 2 * least }),
             enable_prefix_caching: rng.random_bool(0.85),
@@ -61,6 +77,7 @@ impl World {
                 false => SchedulingPolicy::Priority,
             },
             kv_cache_metrics_sample: rng.random_bool(0.5).then(|| rng.random_range(0.1..=1.0)),
+            cache_windows,
         };
         let vocabulary = rng.random_range(2..=12);
         let prefixes = (0..rng.random_range(1..=3))
@@ -68,7 +85,7 @@ impl World {
             .collect();
         World {
             scheduler: Scheduler::new(&config),
-            device: FakeDevice::new(config.num_blocks, block_size),
+            device: FakeDevice::new(config.num_blocks, block_size, config.cache_windows.len()),
             ledger: Ledger::new(config.clone(), vocabulary),
             options,
             vocabulary,
@@ -181,7 +198,7 @@ impl World {
     /// Plants the fault, once there is something to plant it in.
     fn plant(&mut self) {
         let held: Vec<_> =
-            self.scheduler.running().flat_map(|id| self.scheduler.blocks(id).unwrap().to_vec()).collect();
+            self.scheduler.running().flat_map(|id| self.scheduler.table(id).unwrap().held()).collect();
         if held.is_empty() || !self.rng.random_bool(0.2) {
             return;
         }
@@ -242,10 +259,13 @@ impl World {
         let mut results = Vec::new();
         for (index, share) in plan.scheduled().iter().enumerate() {
             let visible = share.first_position + share.num_tokens;
-            for position in 0..visible {
-                let (found, truth) =
-                    (self.device.read(&self.batch, index, position), self.ledger.history(share.id, position));
-                assert_eq!(found, Some(truth), "KV of request {} at position {position}", share.id.0);
+            for (group, window) in self.config.cache_windows.iter().enumerate() {
+                let first = window.map_or(0, |window| (share.first_position + 1).saturating_sub(window));
+                for position in first..visible {
+                    let found = self.device.read(&self.batch, index, group, position);
+                    let truth = self.ledger.history(share.id, position);
+                    assert_eq!(found, Some(truth), "KV of request {} at position {position}", share.id.0);
+                }
             }
             if share.samples {
                 let history = self.ledger.history(share.id, visible - 1);

@@ -1,9 +1,12 @@
-//! The default model's greedy text, on every device, alone and in company.
+//! Real models' greedy texts, on every device: the default model's, alone and in company, and in [`gemma`] those of
+//! a model with windows.
 //!
 //! `tests/data/greedy.json` was computed in f32 on the dequantised weights. A token is compared as long as the
 //! two best logits at its position, and at all before it, differ by more than [`MARGIN`].
 
 #![allow(missing_docs)]
+
+mod gemma;
 
 use std::path::PathBuf;
 

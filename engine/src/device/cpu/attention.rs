@@ -10,15 +10,18 @@
 //! so that a dot product is a lane and needs no sum across lanes. Values lie as `[kv_head][slot][value]`.
 //!
 //! Invariant: a row's result depends on its position, its query and the cache alone: the order of every sum
-//! is given by positions, and what a row may not see is never added, not even as zero.
+//! is given by positions, and what a row may not see (what comes after it, what is older than its window) is never
+//! added, not even as zero.
 
 #![allow(clippy::needless_range_loop)] // as in `packed`: adaptors may not be inlined
+
+use std::ops::Range;
 
 use super::matmul::{multiply, rows_of};
 use super::rows::lane_sum;
 use super::shared::SharedBuffer;
 use super::simd::{Kernel, Lanes, Registers, exp, prefetch};
-use crate::device::DeviceError;
+use crate::device::{BatchSequence, DeviceError};
 
 /// Slots of a key group.
 const GROUP: usize = 16;
@@ -87,24 +90,32 @@ pub(super) struct Tile {
     pub(super) rows: usize,
     /// Position of the first row; the others follow it.
     pub(super) first_position: usize,
-    /// Start of the sequence's run in the block tables.
-    pub(super) block_table_start: usize,
+    /// Where its block tables are.
+    pub(super) sequence: BatchSequence,
 }
 
-impl Tile {
-    /// Positions that the last row sees.
-    pub(super) fn context(&self) -> usize {
-        self.first_position + self.rows
+/// A tile as one attention op sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TileView {
+    pub(super) tile: Tile,
+    /// Positions that a row sees at most, its own included.
+    pub(super) window: usize,
+}
+
+impl TileView {
+    /// The chunks that rows of the tile see.
+    pub(super) fn chunks(&self) -> Range<usize> {
+        let Tile { first_position, rows, .. } = self.tile;
+        let first_seen = (first_position + 1).saturating_sub(self.window);
+        first_seen / CHUNK..(first_position + rows).div_ceil(CHUNK)
     }
 
-    pub(super) fn chunks(&self) -> usize {
-        self.context().div_ceil(CHUNK)
-    }
-
-    /// Positions of a chunk that a row of the tile sees.
+    /// Positions of a chunk, counted from its start, that a row of the tile sees.
     #[inline(always)]
-    fn visible(&self, row: usize, chunk: usize) -> usize {
-        (self.first_position + row + 1).saturating_sub(chunk * CHUNK).min(CHUNK)
+    fn visible(&self, row: usize, chunk: usize) -> Range<usize> {
+        let end = self.tile.first_position + row + 1;
+        let in_chunk = |position: usize| position.saturating_sub(chunk * CHUNK).min(CHUNK);
+        in_chunk(end.saturating_sub(self.window))..in_chunk(end)
     }
 }
 
@@ -142,7 +153,7 @@ impl Partials<'_> {
 
 /// Adds a chunk's partials to those of the chunks before it.
 pub(super) struct Merge<'a> {
-    pub(super) tile: &'a Tile,
+    pub(super) view: TileView,
     /// The chunk that `added` is of.
     pub(super) chunk: usize,
     pub(super) merged: Partials<'a>,
@@ -154,9 +165,9 @@ impl Kernel for Merge<'_> {
     fn run<L: Lanes>(self) {
         let queries = self.added.maxima.len();
         let head_size = self.added.sums.len() / queries;
-        let group = queries / self.tile.rows;
+        let group = queries / self.view.tile.rows;
         for query in 0..queries {
-            if self.tile.visible(query / group, self.chunk) == 0 {
+            if self.view.visible(query / group, self.chunk).is_empty() {
                 continue;
             }
             let (old, new) = (self.merged.maxima[query], self.added.maxima[query]);
@@ -176,7 +187,7 @@ impl Kernel for Merge<'_> {
 
 /// Computes the partials of one chunk for the queries of a tile.
 pub(super) struct AttendChunk<'a> {
-    pub(super) tile: &'a Tile,
+    pub(super) view: TileView,
     pub(super) chunk: usize,
     /// The sequence's blocks.
     pub(super) block_table: &'a [u32],
@@ -195,14 +206,14 @@ pub(super) struct AttendChunk<'a> {
 impl Kernel for AttendChunk<'_> {
     #[inline(always)]
     fn run<L: Lanes>(mut self) {
-        let (rows, queries) = (self.tile.rows, self.out.maxima.len());
+        let (rows, queries) = (self.view.tile.rows, self.out.maxima.len());
         let group = queries / rows;
         let head_size = self.queries.len() / queries;
-        let visible = self.tile.visible(rows - 1, self.chunk);
-        let mut position = 0;
-        let mut next = self.segment(&mut position, visible);
+        let (first, last) = (self.view.visible(0, self.chunk), self.view.visible(rows - 1, self.chunk));
+        let mut position = first.start;
+        let mut next = self.segment(&mut position, last.end);
         while let Some(segment) = next {
-            next = self.segment(&mut position, visible);
+            next = self.segment(&mut position, last.end);
             if let Some(next) = next {
                 let keys = self.keys.as_ptr().wrapping_add(next.slot / GROUP * GROUP * head_size);
                 prefetch(keys, 4 * GROUP * head_size);
@@ -210,28 +221,29 @@ impl Kernel for AttendChunk<'_> {
             self.score::<L>(segment);
         }
         for query in 0..queries {
-            let visible = self.tile.visible(query / group, self.chunk);
-            let scores = &mut self.scores[query * CHUNK..][..visible];
+            let visible = self.view.visible(query / group, self.chunk);
+            let scores = &mut self.scores[query * CHUNK..][visible];
             (self.out.maxima[query], self.out.totals[query]) = softmax::<L>(scores);
         }
         self.out.sums.fill(0.0);
-        let shared = self.tile.visible(0, self.chunk);
-        let mut position = 0;
-        let mut next = self.segment(&mut position, shared);
+        // Positions that all rows see; what only some do comes row by row, before and after.
+        let shared = last.start..first.end.max(last.start);
+        for row in 0..rows {
+            let visible = self.view.visible(row, self.chunk);
+            self.weigh_row::<L>(row, group, visible.start..visible.end.min(shared.start));
+        }
+        let mut position = shared.start;
+        let mut next = self.segment(&mut position, shared.end);
         while let Some(segment) = next {
-            next = self.segment(&mut position, shared);
+            next = self.segment(&mut position, shared.end);
             if let Some(next) = next {
                 prefetch(self.values.as_ptr().wrapping_add(next.slot * head_size), 4 * next.len * head_size);
             }
             self.weigh::<L>(segment);
         }
-        for row in 1..rows {
-            let mut position = shared;
-            while let Some(segment) = self.segment(&mut position, self.tile.visible(row, self.chunk)) {
-                for query in row * group..(row + 1) * group {
-                    self.weigh_columns::<L, 1>(segment, query);
-                }
-            }
+        for row in 0..rows {
+            let visible = self.view.visible(row, self.chunk);
+            self.weigh_row::<L>(row, group, visible.start.max(shared.end)..visible.end);
         }
     }
 }
@@ -259,6 +271,17 @@ impl AttendChunk<'_> {
         let segment = Segment { position: *position, slot, len };
         *position += len;
         Some(segment)
+    }
+
+    /// Adds the values at some positions, weighted, to the sums of one row's queries.
+    #[inline(always)]
+    fn weigh_row<L: Lanes>(&mut self, row: usize, group: usize, positions: Range<usize>) {
+        let mut position = positions.start;
+        while let Some(segment) = self.segment(&mut position, positions.end) {
+            for query in row * group..(row + 1) * group {
+                self.weigh_columns::<L, 1>(segment, query);
+            }
+        }
     }
 
     /// Scores of all queries for a segment.

@@ -26,8 +26,9 @@ use super::{
     Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteDetail, ExecuteTimes,
     Peak, Sharing, WeightSource, share_of,
 };
+use crate::cache_layout::CacheLayout;
 use crate::kernels::rope::reference::frequencies;
-use crate::program::{OpKind, Program, Rows, WeightId};
+use crate::program::{OpKind, Program, Rotation, Rows, WeightId};
 
 mod attention;
 mod formats;
@@ -147,6 +148,8 @@ struct Memory {
     single_ops: Vec<Stage>,
     weights: Arc<Weights>,
     buffers: Vec<SharedBuffer>,
+    layout: CacheLayout,
+    /// One per memory of the layout.
     caches: Vec<KvCache>,
     angles: Vec<RopeAngles>,
     /// Filling the tables of angles, before the first stage.
@@ -166,9 +169,7 @@ struct Weights {
 
 /// The angles of the batch's positions for one kind of rotation.
 struct RopeAngles {
-    rotary: usize,
-    base: f32,
-    factors: Option<WeightId>,
+    rotation: Rotation,
     frequencies: Vec<f32>,
     /// `[row][rotary]`: cosines, then sines.
     table: SharedBuffer,
@@ -243,17 +244,15 @@ impl Memory {
     ) -> Result<Memory, DeviceError> {
         let mut angles: Vec<RopeAngles> = Vec::new();
         for op in &program.ops {
-            let OpKind::Rope { rotary, base, factors, .. } = op.kind else { continue };
-            if angles.iter().any(|angles| angles.is_for(rotary, base, factors)) {
+            let OpKind::Rope { rotation, .. } = op.kind else { continue };
+            if angles.iter().any(|angles| angles.rotation == rotation) {
                 continue;
             }
-            let values = factors.map(|id| vector(program, source, id)).transpose()?;
-            let len = size(&op.name, &[limits.max_tokens, rotary])?;
+            let values = rotation.factors.map(|id| vector(program, source, id)).transpose()?;
+            let len = size(&op.name, &[limits.max_tokens, rotation.rotary])?;
             angles.push(RopeAngles {
-                rotary,
-                base,
-                factors,
-                frequencies: frequencies(rotary, base, values.as_deref()),
+                rotation,
+                frequencies: frequencies(&rotation, values.as_deref()),
                 table: SharedBuffer::new(&op.name, len)?,
             });
         }
@@ -263,8 +262,9 @@ impl Memory {
         });
         let slots = size("the KV pool", &[limits.num_blocks, limits.block_size, program.kv_width().max(1)])?
             / program.kv_width().max(1);
+        let layout = CacheLayout::of(program);
         let caches =
-            (0..program.num_layers).map(|_| KvCache::new(slots, program.num_kv_heads, program.head_size));
+            (0..layout.num_memories).map(|_| KvCache::new(slots, program.num_kv_heads, program.head_size));
         Ok(Memory {
             level,
             stages: plan::plan(program),
@@ -272,18 +272,13 @@ impl Memory {
             weights,
             buffers: buffers.collect::<Result<_, _>>()?,
             caches: caches.collect::<Result<_, _>>()?,
+            layout,
             angles,
             angles_pass: Pass::default(),
             partials: SharedBuffer::new("attention partials", PARTIALS)?,
             block_size: limits.block_size,
             program: program.clone(),
         })
-    }
-}
-
-impl RopeAngles {
-    fn is_for(&self, rotary: usize, base: f32, factors: Option<WeightId>) -> bool {
-        self.factors == factors && self.rotary == rotary && self.base.to_bits() == base.to_bits()
     }
 }
 
@@ -312,7 +307,7 @@ fn cut_tiles(batch: &Batch, tiles: &mut Vec<Tile>) {
                 first_row,
                 rows: TILE_ROWS.min(end - first_row),
                 first_position: batch.positions[first_row] as usize,
-                block_table_start: sequence.block_table_start as usize,
+                sequence: *sequence,
             });
         }
     }
@@ -336,7 +331,7 @@ impl Device for CpuDevice {
     ) -> Result<ExecuteTimes, DeviceError> {
         let (started, ended) = self.run(batch, logits, true)?;
         detail.forward = Some((started, ended));
-        let (program, shape) = (&self.memory.program, batch.shape());
+        let (program, shape) = (&self.memory.program, batch.shape(self.memory.program.window()));
         let mut from = started;
         for op in 0..program.ops.len() {
             // A thread that was put aside saw the op's end late; the first to see it is right.
@@ -365,7 +360,7 @@ impl CpuDevice {
         timed: bool,
     ) -> Result<(Instant, Instant), DeviceError> {
         logits.clear();
-        check_batch(batch, &self.memory.program, &self.limits)?;
+        check_batch(batch, &self.memory.program, &self.memory.layout, &self.limits)?;
         let started = Instant::now();
         cut_tiles(batch, &mut self.tiles);
         self.memory.angles_pass.reset();

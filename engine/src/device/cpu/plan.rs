@@ -106,7 +106,8 @@ fn alone(program: &Program, index: usize, op: &Op) -> Work {
         OpKind::Attention { .. } => Work::Attention(index),
         OpKind::Embed { out, .. }
         | OpKind::RmsNorm { out, .. }
-        | OpKind::SiluMul { out, .. }
+        | OpKind::GateMul { out, .. }
+        | OpKind::Add { out, .. }
         | OpKind::GatherRows { out, .. } => by_row(out),
         OpKind::Rope { buffer, .. } | OpKind::AddBias { buffer, .. } => by_row(buffer),
         OpKind::StoreKv { key, .. } => by_row(key),

@@ -7,7 +7,7 @@
 
 use super::packed::PackedWeight;
 use super::simd::{Kernel, Lanes, exp};
-use crate::program::RopeStyle;
+use crate::program::{Activation, RopeStyle};
 
 const LANES: usize = 16;
 
@@ -76,28 +76,59 @@ impl Kernel for AddBias<'_> {
     }
 }
 
-/// `out = gate · sigmoid(gate) · up`; no `gate` means that `out` holds it, likewise `up`.
-pub(super) struct SiluMul<'a> {
+/// `out += input`.
+pub(super) struct Add<'a> {
+    pub(super) input: &'a [f32],
+    pub(super) out: &'a mut [f32],
+}
+
+impl Kernel for Add<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        self.out.iter_mut().zip(self.input).for_each(|(out, input)| *out += input);
+    }
+}
+
+/// `out = activation(gate) · up`; no `gate` means that `out` holds it, likewise `up`.
+pub(super) struct GateMul<'a> {
+    pub(super) activation: Activation,
     pub(super) gate: Option<&'a [f32]>,
     pub(super) up: Option<&'a [f32]>,
     pub(super) out: &'a mut [f32],
 }
 
-impl Kernel for SiluMul<'_> {
+impl Kernel for GateMul<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
+        // Both are the value times the sigmoid of something; for GELU see its definition.
         let silu = |gate: f32| gate / (1.0 + exp::<L>(-gate));
+        let gelu = |gate: f32| {
+            const FACTOR: f32 = 1.595_769_2;
+            gate / (1.0 + exp::<L>(-FACTOR * (gate + 0.044715 * gate * gate * gate)))
+        };
+        match self.activation {
+            Activation::Silu => self.apply(silu),
+            Activation::Gelu => self.apply(gelu),
+        }
+    }
+}
+
+impl GateMul<'_> {
+    #[inline(always)]
+    fn apply(self, activation: impl Fn(f32) -> f32) {
         match (self.gate, self.up) {
             (Some(gate), Some(up)) => {
                 for ((out, gate), up) in self.out.iter_mut().zip(gate).zip(up) {
-                    *out = silu(*gate) * up;
+                    *out = activation(*gate) * up;
                 }
             }
-            (None, Some(up)) => self.out.iter_mut().zip(up).for_each(|(out, up)| *out = silu(*out) * up),
-            (Some(gate), None) => {
-                self.out.iter_mut().zip(gate).for_each(|(out, gate)| *out *= silu(*gate));
+            (None, Some(up)) => {
+                self.out.iter_mut().zip(up).for_each(|(out, up)| *out = activation(*out) * up);
             }
-            (None, None) => self.out.iter_mut().for_each(|out| *out *= silu(*out)),
+            (Some(gate), None) => {
+                self.out.iter_mut().zip(gate).for_each(|(out, gate)| *out *= activation(*gate));
+            }
+            (None, None) => self.out.iter_mut().for_each(|out| *out *= activation(*out)),
         }
     }
 }
@@ -141,19 +172,21 @@ impl Kernel for Rope<'_> {
     }
 }
 
-/// The angles of rows at `positions`: for each row the cosines of all pairs, then the sines.
-pub(super) fn rope_angles(positions: &[u32], frequencies: &[f32], out: &mut [f32]) {
+/// The angles of rows at `positions`: for each row the cosines of all pairs, then the sines, all times `magnitude`.
+pub(super) fn rope_angles(positions: &[u32], frequencies: &[f32], magnitude: f32, out: &mut [f32]) {
     for (position, out) in positions.iter().zip(out.chunks_exact_mut(2 * frequencies.len())) {
         let (cosines, sines) = out.split_at_mut(frequencies.len());
         for ((cos, sin), frequency) in cosines.iter_mut().zip(sines).zip(frequencies) {
-            (*sin, *cos) = (*position as f32 * frequency).sin_cos();
+            let (sine, cosine) = (*position as f32 * frequency).sin_cos();
+            (*sin, *cos) = (sine * magnitude, cosine * magnitude);
         }
     }
 }
 
-/// `out[t] = table[tokens[t]]`.
-pub(super) fn embed(tokens: &[u32], table: &PackedWeight, out: &mut [f32]) {
+/// `out[t] = table[tokens[t]] · scale`.
+pub(super) fn embed(tokens: &[u32], table: &PackedWeight, scale: f32, out: &mut [f32]) {
     for (token, out) in tokens.iter().zip(out.chunks_exact_mut(table.columns)) {
         table.row(*token as usize, out);
+        out.iter_mut().for_each(|value| *value *= scale);
     }
 }

@@ -6,13 +6,14 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use super::attention::{AttendChunk, CHUNK, Merge, Partials, TILE_ROWS, Tile};
+use super::attention::{AttendChunk, CHUNK, Merge, Partials, TILE_ROWS, Tile, TileView};
 use super::matmul::{MatMulOut, MatMulScratch, matmul_panel};
 use super::packed::PackedWeight;
 use super::plan::{Pass, Stage, Work};
-use super::rows::{AddBias, RmsNorm, Rope, SiluMul, embed, rope_angles};
+use super::rows::{Add, AddBias, GateMul, RmsNorm, Rope, embed, rope_angles};
 use super::team::Peers;
 use super::{Memory, PARTIALS};
+use crate::cache_layout::CachePlace;
 use crate::device::Batch;
 use crate::program::{BufferId, OpKind, Program, Rows, WeightId};
 
@@ -67,10 +68,12 @@ impl Step<'_> {
     pub(super) fn run(&self, scratch: &mut Scratch) {
         self.each_rows(&self.memory.angles_pass, Rows::Tokens, |rows| {
             for angles in &self.memory.angles {
-                let range = rows.start * angles.rotary..rows.end * angles.rotary;
+                let rotary = angles.rotation.rotary;
+                let range = rows.start * rotary..rows.end * rotary;
                 // SAFETY: the unit's rows; the table is read in later stages only.
                 let table = unsafe { angles.table.write(range) };
-                rope_angles(&self.batch.positions[rows.clone()], &angles.frequencies, table);
+                let magnitude = angles.rotation.magnitude;
+                rope_angles(&self.batch.positions[rows.clone()], &angles.frequencies, magnitude, table);
             }
         });
         scratch.ticks.clear();
@@ -173,10 +176,10 @@ impl Step<'_> {
         // buffers, except for `GatherRows`, whose input no op of its stage writes. A buffer that an op both
         // reads and writes is borrowed once, as the output.
         match memory.program.ops[op].kind {
-            OpKind::Embed { table, out } => {
+            OpKind::Embed { table, out, scale } => {
                 // SAFETY: the unit's rows.
                 let out = unsafe { self.write(out, rows.clone()) };
-                embed(&self.batch.tokens[rows], self.matrix(table), out);
+                embed(&self.batch.tokens[rows], self.matrix(table), scale, out);
             }
             OpKind::RmsNorm { input, weight, out, epsilon } => {
                 // SAFETY: the unit's rows, of another buffer than the output's.
@@ -193,8 +196,9 @@ impl Step<'_> {
                 let values = unsafe { self.write(buffer, rows) };
                 memory.level.run(AddBias { values, bias });
             }
-            OpKind::Rope { buffer, num_heads, head_size, rotary, base, factors, style } => {
-                let angles = memory.angles.iter().find(|angles| angles.is_for(rotary, base, factors));
+            OpKind::Rope { buffer, num_heads, head_size, rotation, style } => {
+                let rotary = rotation.rotary;
+                let angles = memory.angles.iter().find(|angles| angles.rotation == rotation);
                 let table = &angles.expect("opening makes a table for every rotation").table;
                 // SAFETY: written before the first stage.
                 let angles = unsafe { table.read(rows.start * rotary..rows.end * rotary) };
@@ -209,18 +213,27 @@ impl Step<'_> {
                 let (keys, values) =
                     unsafe { (self.read(key, rows.clone()), self.read(value, rows.clone())) };
                 let pairs = keys.chunks_exact(width).zip(values.chunks_exact(width));
-                for (slot, (key, value)) in self.batch.slots[rows].iter().zip(pairs) {
+                let place = memory.layout.places[layer];
+                let slots = &self.batch.slots[place.group * self.batch.tokens.len()..][rows];
+                for (slot, (key, value)) in slots.iter().zip(pairs) {
                     // SAFETY: only attention reads the cache, in stages of its own.
-                    unsafe { memory.caches[layer].store(*slot as usize, key, value) };
+                    unsafe { memory.caches[place.memory].store(*slot as usize, key, value) };
                 }
             }
-            OpKind::SiluMul { gate, up, out } => {
+            OpKind::GateMul { activation, gate, up, out } => {
                 // SAFETY: the unit's rows, of other buffers than the output's.
                 let [gate, up] =
                     [gate, up].map(|id| (id != out).then(|| unsafe { self.read(id, rows.clone()) }));
                 // SAFETY: the unit's rows.
                 let out = unsafe { self.write(out, rows) };
-                memory.level.run(SiluMul { gate, up, out });
+                memory.level.run(GateMul { activation, gate, up, out });
+            }
+            OpKind::Add { input, out } => {
+                // SAFETY: the unit's rows, of another buffer than the output's.
+                let input = unsafe { self.read(input, rows.clone()) };
+                // SAFETY: the unit's rows.
+                let out = unsafe { self.write(out, rows) };
+                memory.level.run(Add { input, out });
             }
             OpKind::GatherRows { input, out } => {
                 // SAFETY: the unit's rows.
@@ -239,12 +252,15 @@ impl Step<'_> {
     fn attention(&self, stage: &Stage, op: usize, scratch: &mut Scratch) {
         let memory = self.memory;
         let heads = memory.program.num_kv_heads;
-        let OpKind::Attention { query, out, layer, num_heads, scale } = memory.program.ops[op].kind else {
+        let OpKind::Attention { query, out, layer, num_heads, scale, window } = memory.program.ops[op].kind
+        else {
             unreachable!("planned as attention")
         };
-        let op = AttentionOp { query, out, layer, scale, group: num_heads / heads };
+        let window = window.unwrap_or(usize::MAX);
+        let place = memory.layout.places[layer];
+        let op = AttentionOp { query, out, place, scale, window, group: num_heads / heads };
         let units = self.tiles.len() * heads;
-        let chunks: usize = self.tiles.iter().map(|tile| tile.chunks() * heads).sum();
+        let chunks: usize = self.tiles.iter().map(|tile| op.chunks(tile) * heads).sum();
         let rows = self.tiles.iter().map(|tile| tile.rows).max().unwrap_or(0);
         let stride = Partials::len(rows * op.group, memory.program.head_size);
         let spread = units < 4 * self.peers.threads() && chunks > units && chunks * stride <= PARTIALS;
@@ -255,9 +271,10 @@ impl Step<'_> {
         self.each_tile(&stage.passes[0], chunks, |unit| {
             let mut start = unit;
             for tile in self.tiles {
-                let count = tile.chunks() * heads;
+                let chunks = op.view(tile).chunks();
+                let count = chunks.len() * heads;
                 if start < count {
-                    let (head, chunk) = (start / tile.chunks(), start % tile.chunks());
+                    let (head, chunk) = (start / chunks.len(), chunks.start + start % chunks.len());
                     // SAFETY: each unit has partials of its own, read in the second pass.
                     let out = unsafe { memory.partials.write(unit * stride..(unit + 1) * stride) };
                     let (queries, scores) = (&mut scratch.queries, &mut scratch.scores);
@@ -270,12 +287,16 @@ impl Step<'_> {
         });
         self.each_tile(&stage.passes[1], units, |unit| {
             let (tile, head) = (&self.tiles[unit / heads], unit % heads);
-            let before: usize = self.tiles[..unit / heads].iter().map(|tile| tile.chunks() * heads).sum();
-            let first = before + head * tile.chunks();
-            let at = |chunk: usize| (first + chunk) * stride..(first + chunk + 1) * stride;
+            let chunks = op.view(tile).chunks();
+            let before: usize = self.tiles[..unit / heads].iter().map(|tile| op.chunks(tile) * heads).sum();
+            let first = before + head * chunks.len();
+            let at = |chunk: usize| {
+                let place = first + chunk - chunks.start;
+                place * stride..(place + 1) * stride
+            };
             // SAFETY: a tile's and head's partials are read and written by the thread that took the unit.
-            let merged = unsafe { memory.partials.write(at(0)) };
-            for chunk in 1..tile.chunks() {
+            let merged = unsafe { memory.partials.write(at(chunks.start)) };
+            for chunk in chunks.clone().skip(1) {
                 // SAFETY: the same; another chunk than the first.
                 let added = unsafe { memory.partials.write(at(chunk)) };
                 self.merge(&op, tile, chunk, merged, added);
@@ -295,8 +316,9 @@ impl Step<'_> {
         let (tile, head) = (&self.tiles[unit / heads], unit % heads);
         let Scratch { queries, scores, merged, partials, .. } = scratch;
         self.load_queries(op, tile, head, queries);
-        self.attend(op, tile, head, 0, queries, scores, merged);
-        for chunk in 1..tile.chunks() {
+        let chunks = op.view(tile).chunks();
+        self.attend(op, tile, head, chunks.start, queries, scores, merged);
+        for chunk in chunks.skip(1) {
             self.attend(op, tile, head, chunk, queries, scores, partials);
             self.merge(op, tile, chunk, merged, partials);
         }
@@ -339,11 +361,12 @@ impl Step<'_> {
         let head_size = self.memory.program.head_size;
         let count = tile.rows * op.group;
         // SAFETY: the cache is written in other stages only.
-        let (keys, values) = unsafe { self.memory.caches[op.layer].head(head) };
+        let (keys, values) = unsafe { self.memory.caches[op.place.memory].head(head) };
+        let table = tile.sequence.table_start(op.place.group, self.memory.block_size);
         self.memory.level.run(AttendChunk {
-            tile,
+            view: op.view(tile),
             chunk,
-            block_table: &self.batch.block_tables[tile.block_table_start..],
+            block_table: &self.batch.block_tables[table..],
             block_size: self.memory.block_size,
             scale: op.scale,
             queries: &queries[..count * head_size],
@@ -358,7 +381,7 @@ impl Step<'_> {
         let (count, head_size) = (tile.rows * op.group, self.memory.program.head_size);
         let merged = Partials::over(merged, count, head_size);
         let added = Partials::over(added, count, head_size);
-        self.memory.level.run(Merge { tile, chunk, merged, added });
+        self.memory.level.run(Merge { view: op.view(tile), chunk, merged, added });
     }
 
     fn write_out(&self, op: &AttentionOp, tile: &Tile, head: usize, merged: &mut [f32]) {
@@ -380,7 +403,19 @@ impl Step<'_> {
 struct AttentionOp {
     query: BufferId,
     out: BufferId,
-    layer: usize,
+    place: CachePlace,
     scale: f32,
+    window: usize,
     group: usize,
+}
+
+impl AttentionOp {
+    fn view(&self, tile: &Tile) -> TileView {
+        TileView { tile: *tile, window: self.window }
+    }
+
+    /// Chunks of the context that rows of the tile see.
+    fn chunks(&self, tile: &Tile) -> usize {
+        self.view(tile).chunks().len()
+    }
 }

@@ -5,16 +5,16 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::matmul::{MatMulOut, MatMulScratch, matmul_panel};
-use super::rows::{RmsNorm, SiluMul};
+use super::rows::{GateMul, RmsNorm};
 use super::shared::SharedBuffer;
 use super::*;
 use crate::device::BatchSequence;
+use crate::kernels::gate_mul::reference::gate_mul;
 use crate::kernels::matmul::reference::matmul;
 use crate::kernels::reference_device::ReferenceDevice;
 use crate::kernels::rms_norm::reference::rms_norm;
-use crate::kernels::silu_mul::reference::silu_mul;
 use crate::kernels::synthetic::{LlamaShape, SequenceSet, SyntheticModel, random_weight};
-use crate::program::{BufferId, Op, RopeStyle, Weight};
+use crate::program::{Activation, BufferId, Op, RopeScaling, RopeStyle, Weight, Yarn};
 use crate::tensor_type::TensorType;
 
 /// Sums of a few hundred products of order one differ from the reference by no more than this.
@@ -150,19 +150,21 @@ fn norms_and_gates_are_the_reference_on_every_level_and_in_place() {
             level.run(RmsNorm { input: None, weight, epsilon, out: &mut in_place });
             assert_close(&apart, &normed, TOLERANCE, &what);
             assert_eq!(apart, in_place, "{what}");
-            for (gate, up) in gates {
-                let mut reference = vec![f32::NAN; 3 * width];
-                silu_mul(gate, up, &mut reference);
-                let mut out = [vec![f32::NAN; 3 * width], gate.to_vec(), up.to_vec()];
-                level.run(SiluMul { gate: Some(gate), up: Some(up), out: &mut out[0] });
-                level.run(SiluMul { gate: None, up: Some(up), out: &mut out[1] });
-                level.run(SiluMul { gate: Some(gate), up: None, out: &mut out[2] });
-                out.iter().for_each(|out| assert_close(out, &reference, TOLERANCE, &what));
+            for activation in [Activation::Silu, Activation::Gelu] {
+                for (gate, up) in gates {
+                    let mut reference = vec![f32::NAN; 3 * width];
+                    gate_mul(activation, gate, up, &mut reference);
+                    let mut out = [vec![f32::NAN; 3 * width], gate.to_vec(), up.to_vec()];
+                    level.run(GateMul { activation, gate: Some(gate), up: Some(up), out: &mut out[0] });
+                    level.run(GateMul { activation, gate: None, up: Some(up), out: &mut out[1] });
+                    level.run(GateMul { activation, gate: Some(gate), up: None, out: &mut out[2] });
+                    out.iter().for_each(|out| assert_close(out, &reference, TOLERANCE, &what));
+                }
+                let (mut both, mut reference) = (input.clone(), vec![f32::NAN; 3 * width]);
+                gate_mul(activation, &input, &input, &mut reference);
+                level.run(GateMul { activation, gate: None, up: None, out: &mut both });
+                assert_close(&both, &reference, TOLERANCE, &what);
             }
-            let (mut both, mut reference) = (input.clone(), vec![f32::NAN; 3 * width]);
-            silu_mul(&input, &input, &mut reference);
-            level.run(SiluMul { gate: None, up: None, out: &mut both });
-            assert_close(&both, &reference, TOLERANCE, &what);
         }
     }
 }
@@ -210,7 +212,7 @@ fn compare_with_reference(
         DeviceLimits { block_size, num_blocks: 900 / block_size, max_blocks_per_sequence: 900, ..LIMITS };
     let mut device = open(model, limits, level, threads);
     let mut reference = ReferenceDevice::open(&model.program, model, limits);
-    let mut set = SequenceSet::new(4, limits.num_blocks, block_size, seed);
+    let mut set = SequenceSet::new(4, limits.num_blocks, block_size, seed).for_program(&model.program);
     let (mut ours, mut expected) = (Vec::new(), Vec::new());
     for step in 0..6 {
         let mut additions: Vec<(usize, Vec<u32>)> = Vec::new();
@@ -264,6 +266,16 @@ fn programs_of_every_head_shape_agree_with_the_reference() {
 }
 
 #[test]
+fn programs_with_windowed_layers_agree_with_the_reference() {
+    for (index, window) in [1, 2, 7, 9, 16, 500].into_iter().enumerate() {
+        let model = SyntheticModel::new(&LlamaShape { window: Some(window), ..LlamaShape::TINY }, 7);
+        for (level, threads) in SimdLevel::available().into_iter().zip([1, 2, 3]) {
+            compare_with_reference(&model, [1, 3, 5, 16, 24, 32][index], level, threads, 8);
+        }
+    }
+}
+
+#[test]
 fn ops_that_work_in_place_agree_with_the_reference() {
     let model = SyntheticModel::new(&LlamaShape::TINY, 9);
     let mut program = model.program.clone();
@@ -274,7 +286,7 @@ fn ops_that_work_in_place_agree_with_the_reference() {
                 // The query buffer, where the attention's results are now.
                 *input = BufferId(2);
             }
-            OpKind::SiluMul { up, out, .. } => *out = *up,
+            OpKind::GateMul { up, out, .. } => *out = *up,
             OpKind::MatMul { input, .. } if op.name.ends_with("down") => *input = BufferId(7),
             _ => {}
         }
@@ -288,8 +300,8 @@ fn ops_that_work_in_place_agree_with_the_reference() {
 
 /// Logits of each sequence's last token, computed in batches of the given sizes.
 fn last_logits(device: &mut CpuDevice, sequence: &[u32], chunk: usize, seed: u64) -> Vec<f32> {
-    let limits = device.limits;
-    let mut set = SequenceSet::new(1, limits.num_blocks, limits.block_size, seed);
+    let (limits, program) = (device.limits, &device.memory.program);
+    let mut set = SequenceSet::new(1, limits.num_blocks, limits.block_size, seed).for_program(program);
     let mut logits = Vec::new();
     for chunk in sequence.chunks(chunk) {
         device.execute(&set.batch(&[(0, chunk)]), &mut logits).unwrap();
@@ -299,21 +311,28 @@ fn last_logits(device: &mut CpuDevice, sequence: &[u32], chunk: usize, seed: u64
 
 #[test]
 fn logits_are_the_same_to_the_bit_in_any_company_chunking_and_number_of_threads() {
-    let model = SyntheticModel::new(&LlamaShape::TINY, 11);
+    // A window that begins in the middle of a chunk for some rows of a tile and in the next one for others.
+    for window in [None, Some(attention::CHUNK + 23)] {
+        same_logits_in_any_company(&SyntheticModel::new(&LlamaShape { window, ..LlamaShape::TINY }, 11));
+    }
+}
+
+fn same_logits_in_any_company(model: &SyntheticModel) {
     let mut random = ChaCha8Rng::seed_from_u64(12);
     // Longer than two chunks of attention, so that their results are merged, in both ways of spreading them.
     let long = tokens(2 * attention::CHUNK + 21, &mut random);
     let others = [tokens(3, &mut random), tokens(17, &mut random), tokens(1, &mut random)];
     for level in SimdLevel::available() {
-        let mut device = open(&model, LIMITS, level, 2);
+        let mut device = open(model, LIMITS, level, 2);
         let alone = last_logits(&mut device, &long, 40, 1);
         for (threads, chunk) in [(1, 40), (2, 1), (2, 7), (3, 13), (5, 32)] {
-            let mut other = open(&model, LIMITS, level, threads);
+            let mut other = open(model, LIMITS, level, threads);
             assert_eq!(last_logits(&mut other, &long, chunk, 2), alone, "{} {chunk}", level.name());
         }
         // Its last rows in the middle of a mixed batch.
         for rows in [1, 6] {
-            let mut set = SequenceSet::new(4, LIMITS.num_blocks, LIMITS.block_size, 3);
+            let mut set =
+                SequenceSet::new(4, LIMITS.num_blocks, LIMITS.block_size, 3).for_program(&model.program);
             let mut logits = Vec::new();
             let (start, end) = long.split_at(long.len() - rows);
             for chunk in start.chunks(40) {
@@ -329,16 +348,21 @@ fn logits_are_the_same_to_the_bit_in_any_company_chunking_and_number_of_threads(
 
 #[test]
 fn a_long_context_agrees_with_the_reference() {
-    let model = SyntheticModel::new(&LlamaShape::TINY, 13);
+    for window in [None, Some(attention::CHUNK + 23), Some(30)] {
+        compare_long_context(&SyntheticModel::new(&LlamaShape { window, ..LlamaShape::TINY }, 13));
+    }
+}
+
+fn compare_long_context(model: &SyntheticModel) {
     let sequence = tokens(2 * attention::CHUNK + 21, &mut ChaCha8Rng::seed_from_u64(14));
-    let mut reference = ReferenceDevice::open(&model.program, &model, LIMITS);
-    let mut set = SequenceSet::new(1, LIMITS.num_blocks, LIMITS.block_size, 1);
+    let mut reference = ReferenceDevice::open(&model.program, model, LIMITS);
+    let mut set = SequenceSet::new(1, LIMITS.num_blocks, LIMITS.block_size, 1).for_program(&model.program);
     let mut expected = Vec::new();
     for chunk in sequence.chunks(40) {
         reference.execute(&set.batch(&[(0, chunk)]), &mut expected).unwrap();
     }
     for level in SimdLevel::available() {
-        let mut device = open(&model, LIMITS, level, 2);
+        let mut device = open(model, LIMITS, level, 2);
         for chunk in [40, 1] {
             assert_close(&last_logits(&mut device, &sequence, chunk, 1), &expected, 2e-4, level.name());
         }
@@ -426,10 +450,12 @@ fn rotations_of_two_bases_have_tables_of_their_own() {
     let model = SyntheticModel::new(&LlamaShape::TINY, 18);
     let mut program = model.program.clone();
     for Op { name, kind } in &mut program.ops {
-        if let OpKind::Rope { base, .. } = kind
+        if let OpKind::Rope { rotation, .. } = kind
             && name.starts_with("layer.1")
         {
-            *base = 500.0;
+            // With yarn in one of them, whose magnitude and mix both show.
+            let scaling = RopeScaling::Yarn(Yarn { factor: 4.0, first: 1.0, last: 5.0 });
+            *rotation = Rotation { base: 500.0, scaling, magnitude: 1.2, ..*rotation };
         }
     }
     let model = model.with_program(program);
@@ -473,7 +499,7 @@ fn a_timed_step_gives_the_same_logits_and_the_time_of_every_op() {
             assert!(op.started >= end && op.started + op.duration <= to, "{} is out of order", op.name);
             end = op.started + op.duration;
         }
-        let total = model.program.total_cost(batch.shape());
+        let total = model.program.total_cost(batch.shape(None));
         assert_eq!(detail.ops.iter().map(|op| op.flops).sum::<u64>(), total.flops);
         assert_eq!(detail.ops.iter().map(|op| op.bytes_read).sum::<u64>(), total.bytes_read);
     }

@@ -108,7 +108,13 @@ impl WgpuDevice {
             let begun = if in_turn { ended } else { ends[0] };
             ended = ends[1];
             let at = started + clock.between(first, begun);
-            detail.push(&self.program, group, batch.shape(), at, clock.between(begun, ended));
+            detail.push(
+                &self.program,
+                group,
+                batch.shape(self.program.window()),
+                at,
+                clock.between(begun, ended),
+            );
         }
         drop(view);
         clock.readback.unmap();

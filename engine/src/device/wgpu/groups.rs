@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::shader::Mapping;
 use crate::kernels::matmul::MAX_OUTPUTS;
-use crate::program::{BufferId, OpKind, Program, WeightId};
+use crate::program::{Activation, BufferId, OpKind, Program, WeightId};
 
 /// Neighbouring ops and how they are computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ fn is_gated(program: &Program, first: usize) -> bool {
     let [
         OpKind::MatMul { out: one, .. },
         OpKind::MatMul { out: other, .. },
-        OpKind::SiluMul { gate, up, out },
+        OpKind::GateMul { activation: Activation::Silu, gate, up, out },
     ] = kinds[..]
     else {
         return false;
@@ -88,8 +88,8 @@ fn is_gated(program: &Program, first: usize) -> bool {
 fn is_rope_and_store(program: &Program, first: usize) -> bool {
     let kinds = kinds(program, first);
     let [
-        OpKind::Rope { buffer: query, rotary, base, factors, style, head_size, .. },
-        OpKind::Rope { buffer: turned, rotary: r, base: b, factors: f, style: s, head_size: h, .. },
+        OpKind::Rope { buffer: query, rotation, style, head_size, .. },
+        OpKind::Rope { buffer: turned, rotation: r, style: s, head_size: h, .. },
         OpKind::StoreKv { key, .. },
     ] = kinds[..]
     else {
@@ -97,8 +97,8 @@ fn is_rope_and_store(program: &Program, first: usize) -> bool {
     };
     turned == key
         && query != key
-        && (rotary, base, factors, style, head_size) == (r, b, f, s, h)
-        && rotary > 0
+        && (rotation, style, head_size) == (r, s, h)
+        && rotation.rotary > 0
         && head_size.is_multiple_of(4)
         && head_size == program.head_size
         && is_dead(program, first + 3, key)
@@ -130,7 +130,8 @@ fn is_dead(program: &Program, from: usize, buffer: BufferId) -> bool {
             OpKind::AddBias { buffer, .. } | OpKind::Rope { buffer, .. } => (vec![buffer], None),
             OpKind::StoreKv { key, value, .. } => (vec![key, value], None),
             OpKind::Attention { query, out, .. } => (vec![query], Some(out)),
-            OpKind::SiluMul { gate, up, out } => (vec![gate, up], Some(out)),
+            OpKind::GateMul { gate, up, out, .. } => (vec![gate, up], Some(out)),
+            OpKind::Add { input, out } => (vec![input, out], None),
         };
         if reads.contains(&buffer) {
             return false;
@@ -174,8 +175,8 @@ mod tests {
     #[test]
     fn what_is_read_later_is_computed_on_its_own() {
         let mut program = program();
-        let gate = program.ops.iter().position(|op| matches!(op.kind, OpKind::SiluMul { .. }));
-        let OpKind::SiluMul { up, .. } = program.ops[gate.expect("there is one")].kind else {
+        let gate = program.ops.iter().position(|op| matches!(op.kind, OpKind::GateMul { .. }));
+        let OpKind::GateMul { up, .. } = program.ops[gate.expect("there is one")].kind else {
             unreachable!()
         };
         let down = gate.expect("there is one") + 1;

@@ -284,12 +284,13 @@ impl WgpuDevice {
     /// Checks a batch and lays it out; `false` if there is nothing to do.
     fn lay_out(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<bool, DeviceError> {
         logits.clear();
-        check_batch(batch, &self.program, &self.limits)?;
+        check_batch(batch, &self.program, &self.plan.layout, &self.limits)?;
         self.gpu.check()?;
         if batch.tokens.is_empty() {
             return Ok(false);
         }
-        step::lay_out(batch, &self.limits, &self.plan.ropes, &mut self.words);
+        let groups = self.plan.layout.num_groups();
+        step::lay_out(batch, &self.limits, groups, &self.plan.ropes, &mut self.words);
         Ok(true)
     }
 }

@@ -15,11 +15,14 @@ use super::groups::{Group, How, groups};
 use super::shader::{Access, Mapping, Texel, Variant, Work, fold, stride};
 use super::step::{HEADER_WORDS, capacity};
 use super::weights::{Packed, Part, Weights, dequantized_vector, uniform};
+use crate::cache_layout::{CacheLayout, CachePlace};
 use crate::device::{DeviceError, DeviceLimits, WeightSource};
 use crate::kernels::attention::reference::AttentionShape;
 use crate::kernels::rope::RopeTable;
-use crate::kernels::{add_bias, attention, embed, gather_rows, matmul, rms_norm, rope, silu_mul, store_kv};
-use crate::program::{BufferId, OpKind, Program, Rows, WeightId};
+use crate::kernels::{
+    add, add_bias, attention, embed, gate_mul, gather_rows, matmul, rms_norm, rope, store_kv,
+};
+use crate::program::{BufferId, OpKind, Program, Rotation, Rows, WeightId};
 
 /// Ops that are computed together, or the part of them that one part of their weight takes.
 pub(super) struct Dispatch {
@@ -55,7 +58,9 @@ pub(super) struct Plan {
     pub(super) dispatches: Vec<Dispatch>,
     /// One per buffer of the program, rows [`stride`] values apart.
     pub(super) activations: Vec<Buffer>,
-    /// One pair of keys and values per layer.
+    /// How layers share the cache.
+    pub(super) layout: CacheLayout,
+    /// One pair of keys and values per memory of the layout.
     pub(super) cache: Vec<[Cache; 2]>,
     /// The step's words.
     pub(super) step: Buffer,
@@ -73,7 +78,8 @@ impl Plan {
     ) -> Result<(Plan, [Phase; 2]), DeviceError> {
         let started = Instant::now();
         let ropes = rope_tables(program, source)?;
-        let step_bytes = 4 * capacity(limits, &ropes) as u64;
+        let layout = CacheLayout::of(program);
+        let step_bytes = 4 * capacity(limits, layout.num_groups(), &ropes) as u64;
         let usage = BufferUsages::STORAGE | BufferUsages::UNIFORM | BufferUsages::COPY_DST;
         let step = gpu.bound("the data of a step", step_bytes, usage, options)?;
         let mut activations = Vec::with_capacity(program.buffers.len());
@@ -84,10 +90,10 @@ impl Plan {
         let slots = (limits.num_blocks * limits.block_size) as u64;
         let cache_bytes = 4 * slots * program.kv_width() as u64;
         let in_texels = attention::cache_in_texels(options.mapping, program.head_size);
-        let mut cache = Vec::with_capacity(program.num_layers);
-        for layer in 0..program.num_layers {
+        let mut cache = Vec::with_capacity(layout.num_memories);
+        for number in 0..layout.num_memories {
             let half = |what| -> Result<Cache, DeviceError> {
-                let name = format!("the {what} of layer {layer}");
+                let name = format!("the {what} of cache {number}");
                 Ok(if in_texels {
                     Cache::Texels(gpu.texels(&name, cache_bytes / 16, Texel::Floats, options)?)
                 } else {
@@ -97,7 +103,7 @@ impl Plan {
             cache.push([half("keys")?, half("values")?]);
         }
         let max_workgroups = options.max_workgroups;
-        let plan = Plan { dispatches: Vec::new(), activations, cache, step, ropes, max_workgroups };
+        let plan = Plan { dispatches: Vec::new(), activations, layout, cache, step, ropes, max_workgroups };
         let weights = Weights::new(gpu, options, &program.weights, source);
         let products = RefCell::default();
         let mut builder = Builder { gpu, program, limits, options, weights, products, plan };
@@ -271,7 +277,7 @@ impl Builder<'_> {
             }
             How::Gated => {
                 let ((input, gate, _), (_, up, _)) = (product(0), product(1));
-                let OpKind::SiluMul { out, .. } = ops[2].kind else { unreachable!("the gating") };
+                let OpKind::GateMul { out, .. } = ops[2].kind else { unreachable!("the gating") };
                 let parts = self.weights.alternating([gate, up], matmul::GATED_ROWS)?;
                 Ok(self.product_drafts(Products {
                     input,
@@ -284,27 +290,22 @@ impl Builder<'_> {
                 }))
             }
             How::RopeAndStore => {
-                let OpKind::Rope { buffer: query, num_heads, head_size, rotary, base, factors, style } =
-                    ops[0].kind
+                let OpKind::Rope { buffer: query, num_heads, head_size, rotation, style } = ops[0].kind
                 else {
                     unreachable!("the rope of the queries")
                 };
                 let OpKind::StoreKv { key, value, layer } = ops[2].kind else { unreachable!("the store") };
-                let rope = rope::params(
-                    num_heads,
-                    head_size,
-                    rotary,
-                    style,
-                    self.words_before(rotary, base, factors),
-                );
+                let (rotary, before) = (rotation.rotary, self.words_before(&rotation));
+                let rope = rope::params(num_heads, head_size, rotary, style, before);
                 let width = self.program.buffers[key.0].width;
                 let in_texels = attention::cache_in_texels(self.options.mapping, self.program.head_size);
                 let activation = |id: BufferId| Bound::Buffer(self.plan.activations[id.0].clone());
-                let [keys, values] = &self.plan.cache[layer];
+                let CachePlace { group, memory } = self.plan.layout.places[layer];
+                let [keys, values] = &self.plan.cache[memory];
                 Ok(vec![Draft {
                     rows: Rows::Tokens,
                     variants: store_kv::rope_variants(num_heads * rotary / 2, width, in_texels),
-                    params: store_kv::rope_params(width, rope),
+                    params: store_kv::rope_params(width, group, rope),
                     windows: None,
                     bound: vec![
                         activation(query),
@@ -319,8 +320,8 @@ impl Builder<'_> {
     }
 
     /// Words of rope tables before the one of this rotation, for one row.
-    fn words_before(&self, rotary: usize, base: f32, factors: Option<WeightId>) -> usize {
-        let tables = self.plan.ropes.iter().take_while(|table| !table.serves(rotary, base, factors));
+    fn words_before(&self, rotation: &Rotation) -> usize {
+        let tables = self.plan.ropes.iter().take_while(|table| !table.serves(rotation));
         tables.map(RopeTable::words).sum()
     }
 
@@ -409,7 +410,7 @@ impl Builder<'_> {
             }));
         }
         let words_before = match *kind {
-            OpKind::Rope { rotary, base, factors, .. } => self.words_before(rotary, base, factors),
+            OpKind::Rope { rotation, .. } => self.words_before(&rotation),
             _ => 0,
         };
         let Builder { program, limits, plan, weights, options, .. } = self;
@@ -420,13 +421,13 @@ impl Builder<'_> {
         let columns = |id: WeightId| program.weights[id.0].columns;
         let activation = |id: BufferId| plan.activations[id.0].clone();
         let draft = match *kind {
-            OpKind::Embed { table, out } => {
+            OpKind::Embed { table, out, scale } => {
                 let format = program.weights[table.0].format;
                 let parts = weights.matrix(table)?.iter();
                 let drafts = parts.map(|part| Draft {
                     rows: Rows::Tokens,
                     variants: embed::variants(format, width(out), mapping),
-                    params: embed::params(part.first_row as u32, part.rows as u32, width(out)),
+                    params: embed::params(part.first_row as u32, part.rows as u32, width(out), scale),
                     windows: None,
                     bound: vec![(&part.values).into(), (&part.scales).into(), activation(out).into()],
                 });
@@ -452,33 +453,39 @@ impl Builder<'_> {
                 windows: None,
                 bound: vec![activation(buffer).into(), weights.vector(bias)?.into()],
             },
-            OpKind::Rope { rotary: 0, .. } => return Ok(Vec::new()),
-            OpKind::Rope { buffer, num_heads, head_size, rotary, style, .. } => Draft {
-                rows: rows(buffer),
-                variants: rope::variants(num_heads, rotary),
-                params: rope::params(num_heads, head_size, rotary, style, words_before).to_vec(),
-                windows: None,
-                bound: vec![activation(buffer).into()],
-            },
+            OpKind::Rope { rotation: Rotation { rotary: 0, .. }, .. } => return Ok(Vec::new()),
+            OpKind::Rope { buffer, num_heads, head_size, rotation: Rotation { rotary, .. }, style } => {
+                Draft {
+                    rows: rows(buffer),
+                    variants: rope::variants(num_heads, rotary),
+                    params: rope::params(num_heads, head_size, rotary, style, words_before).to_vec(),
+                    windows: None,
+                    bound: vec![activation(buffer).into()],
+                }
+            }
             OpKind::StoreKv { key, value, layer } => {
-                let [keys, values] = &plan.cache[layer];
+                let CachePlace { group, memory } = plan.layout.places[layer];
+                let [keys, values] = &plan.cache[memory];
                 Draft {
                     rows: Rows::Tokens,
                     variants: store_kv::variants(width(key), program.head_size, in_texels),
-                    params: store_kv::params(width(key), program.head_size),
+                    params: store_kv::params(width(key), program.head_size, group),
                     windows: None,
                     bound: vec![activation(key).into(), activation(value).into(), keys.into(), values.into()],
                 }
             }
-            OpKind::Attention { query, out, layer, num_heads, scale } => {
+            OpKind::Attention { query, out, layer, num_heads, scale, window } => {
+                let CachePlace { group, memory } = plan.layout.places[layer];
                 let shape = AttentionShape {
                     num_heads,
                     num_kv_heads: program.num_kv_heads,
                     head_size: program.head_size,
                     block_size: limits.block_size,
                     scale,
+                    window,
+                    cache_group: group,
                 };
-                let [keys, values] = &plan.cache[layer];
+                let [keys, values] = &plan.cache[memory];
                 Draft {
                     rows: Rows::Tokens,
                     variants: attention::variants(shape, mapping),
@@ -487,12 +494,19 @@ impl Builder<'_> {
                     bound: vec![activation(query).into(), keys.into(), values.into(), activation(out).into()],
                 }
             }
-            OpKind::SiluMul { gate, up, out } => Draft {
+            OpKind::GateMul { activation: kind, gate, up, out } => Draft {
                 rows: rows(gate),
-                variants: silu_mul::variants(width(gate)),
-                params: silu_mul::params(width(gate), rows(gate)),
+                variants: gate_mul::variants(kind, width(gate)),
+                params: gate_mul::params(width(gate), rows(gate)),
                 windows: None,
                 bound: vec![activation(gate).into(), activation(up).into(), activation(out).into()],
+            },
+            OpKind::Add { input, out } => Draft {
+                rows: rows(out),
+                variants: add::variants(width(out)),
+                params: add::params(width(out), rows(out)),
+                windows: None,
+                bound: vec![activation(input).into(), activation(out).into()],
             },
             OpKind::GatherRows { input, out } => Draft {
                 rows: Rows::Logits,
@@ -561,14 +575,14 @@ fn row_capacity(rows: Rows, limits: &DeviceLimits) -> u64 {
 fn rope_tables(program: &Program, source: &dyn WeightSource) -> Result<Vec<RopeTable>, DeviceError> {
     let mut tables: Vec<RopeTable> = Vec::new();
     for op in &program.ops {
-        if let OpKind::Rope { rotary, base, factors, .. } = op.kind
-            && !tables.iter().any(|table| table.serves(rotary, base, factors))
+        if let OpKind::Rope { rotation, .. } = op.kind
+            && !tables.iter().any(|table| table.serves(&rotation))
         {
+            let factors = rotation.factors;
             let values = factors
                 .map(|id| dequantized_vector(&program.weights[id.0], &source.weight(id)))
                 .transpose()?;
-            let factors = factors.zip(values.as_deref());
-            tables.push(RopeTable::new(rotary, base, factors));
+            tables.push(RopeTable::new(rotation, values.as_deref()));
         }
     }
     Ok(tables)

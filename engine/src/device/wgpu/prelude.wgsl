@@ -6,8 +6,9 @@ struct Header {
     logits_rows: u32,
     token_ids: u32,
     positions: u32,
+    // For each group of layers, for each row.
     slots: u32,
-    // For each row, the start of its sequence's run in the block tables.
+    // For each group of layers, for each row, the start of its sequence's table in the block tables.
     table_starts: u32,
     block_tables: u32,
     wanted_rows: u32,

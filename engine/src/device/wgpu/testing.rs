@@ -316,7 +316,7 @@ impl Rig {
     /// Runs step data that no sound batch could have.
     pub(crate) fn run_unchecked(&mut self, change: impl FnOnce(&mut Vec<u32>), batch: &Batch) {
         let device = &mut self.device;
-        super::step::lay_out(batch, &device.limits, &device.plan.ropes, &mut device.words);
+        super::step::lay_out(batch, &device.limits, 1, &device.plan.ropes, &mut device.words);
         change(&mut device.words);
         device.run(batch.tokens.len(), batch.logits_rows.len()).expect("the step runs");
         device.read(batch.logits_rows.len(), &mut Vec::new()).expect("the step has results");

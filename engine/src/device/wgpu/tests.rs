@@ -4,11 +4,16 @@ use std::time::Instant;
 
 use super::shader::{Kernel, Mapping};
 use super::testing::{MAPPINGS, Random, Rig, Stored, assert_close, own_gpu, shared_gpu, skip};
+use crate::cache_layout::CacheLayout;
 use crate::device::{Batch, BatchSequence, Device, DeviceError, DeviceLimits, ExecuteDetail};
 use crate::kernels::attention::reference::AttentionShape;
 use crate::kernels::reference_device::ReferenceDevice;
-use crate::kernels::{add_bias, attention, embed, gather_rows, matmul, rms_norm, rope, silu_mul, store_kv};
-use crate::program::{Buffer, BufferId, Op, OpKind, Program, RopeStyle, Rows, Weight, WeightId};
+use crate::kernels::{
+    add, add_bias, attention, embed, gate_mul, gather_rows, matmul, rms_norm, rope, store_kv,
+};
+use crate::program::{
+    Activation, Buffer, BufferId, Op, OpKind, Program, RopeStyle, Rotation, Rows, Weight, WeightId,
+};
 use crate::tensor_type::TensorType;
 
 /// Sizes of a llama.
@@ -20,11 +25,13 @@ struct Sizes {
     heads: usize,
     kv_heads: usize,
     vocabulary: usize,
+    /// What every second layer attends to.
+    window: Option<usize>,
 }
 
 /// A llama with tied embeddings; layer i's matrices have the i-th of `formats`, the embedding the last.
 fn llama(sizes: Sizes, formats: &[TensorType]) -> Program {
-    let Sizes { layers, width, feed_forward, heads, kv_heads, vocabulary } = sizes;
+    let Sizes { layers, width, feed_forward, heads, kv_heads, vocabulary, window } = sizes;
     let head_size = width / heads;
     let kv_width = kv_heads * head_size;
     let mut weights = Vec::new();
@@ -49,7 +56,7 @@ fn llama(sizes: Sizes, formats: &[TensorType]) -> Program {
         std::array::from_fn(BufferId);
     let embedding = weight(*formats.last().expect("a format"), vocabulary, width);
     let epsilon = 1e-5;
-    let mut ops = vec![OpKind::Embed { table: embedding, out: hidden }];
+    let mut ops = vec![OpKind::Embed { table: embedding, out: hidden, scale: 1.0 }];
     for layer in 0..layers {
         let format = formats[layer % formats.len()];
         let mut matmul = |input, rows, columns, out, accumulate| OpKind::MatMul {
@@ -62,9 +69,7 @@ fn llama(sizes: Sizes, formats: &[TensorType]) -> Program {
             buffer,
             num_heads,
             head_size,
-            rotary: head_size / 2 * 2,
-            base: 10_000.0,
-            factors: None,
+            rotation: Rotation::plain(head_size / 2 * 2, 10_000.0),
             style: RopeStyle::Pairs,
         };
         let attention = [
@@ -80,13 +85,14 @@ fn llama(sizes: Sizes, formats: &[TensorType]) -> Program {
                 layer,
                 num_heads: heads,
                 scale: 1.0 / (head_size as f32).sqrt(),
+                window: window.filter(|_| layer % 2 == 1),
             },
             matmul(attended, width, width, hidden, true),
         ];
         let feed_forward = [
             matmul(normed, feed_forward, width, gate, false),
             matmul(normed, feed_forward, width, up, false),
-            OpKind::SiluMul { gate, up, out: gate },
+            OpKind::GateMul { activation: Activation::Silu, gate, up, out: gate },
             matmul(gate, width, feed_forward, hidden, true),
         ];
         for part in [attention.as_slice(), feed_forward.as_slice()] {
@@ -116,23 +122,25 @@ fn random_weights(program: &Program, random: &mut Random) -> Stored {
 }
 
 const LIMITS: DeviceLimits = DeviceLimits {
-    num_blocks: 40,
+    num_blocks: 61,
     block_size: 4,
     max_tokens: 48,
     max_sequences: 6,
     max_blocks_per_sequence: 16,
 };
 
-/// A sequence as a scheduler would keep it: its tokens, how many are in the cache, and its blocks.
+/// A sequence as a scheduler would keep it: its tokens, how many are in the cache, and its blocks in each group of
+/// layers.
 struct Sequence {
     tokens: Vec<u32>,
     stored: u32,
-    blocks: Vec<u32>,
+    blocks: Vec<Vec<u32>>,
 }
 
 /// The batch that stores the next `rows` tokens of each sequence, and wants the logits of the last of them.
 fn next_batch(sequences: &mut [(&mut Sequence, u32)], block_size: u32) -> Batch {
     let mut batch = Batch::default();
+    let mut slots = vec![Vec::new(); sequences[0].0.blocks.len()];
     for (sequence, rows) in sequences {
         let context_len = sequence.stored + *rows;
         batch.sequences.push(BatchSequence {
@@ -144,13 +152,17 @@ fn next_batch(sequences: &mut [(&mut Sequence, u32)], block_size: u32) -> Batch 
         for position in sequence.stored..context_len {
             batch.tokens.push(sequence.tokens[position as usize]);
             batch.positions.push(position);
-            let block = sequence.blocks[(position / block_size) as usize];
-            batch.slots.push(block * block_size + position % block_size);
+            for (slots, blocks) in slots.iter_mut().zip(&sequence.blocks) {
+                slots.push(blocks[(position / block_size) as usize] * block_size + position % block_size);
+            }
         }
-        batch.block_tables.extend(&sequence.blocks[..context_len.div_ceil(block_size) as usize]);
+        for blocks in &sequence.blocks {
+            batch.block_tables.extend(&blocks[..context_len.div_ceil(block_size) as usize]);
+        }
         batch.logits_rows.push(batch.tokens.len() as u32 - 1);
         sequence.stored = context_len;
     }
+    batch.slots = slots.concat();
     batch
 }
 
@@ -159,14 +171,32 @@ fn sequences(program: &Program, random: &mut Random) -> [Sequence; 3] {
         tokens: (0..40).map(|_| random.below(program.vocabulary() as u32)).collect(),
         stored: 0,
         // Blocks of different sequences alternate in the pool.
-        blocks: (0..10).map(|block| 1 + block * 3 + index).collect(),
+        blocks: (0..CacheLayout::of(program).num_groups() as u32)
+            .map(|group| (0..10).map(|block| 1 + group * 30 + block * 3 + index).collect())
+            .collect(),
     })
 }
 
 #[test]
 fn tiny_llamas_in_mixed_batches_agree_with_the_references_on_every_mapping() {
-    let tiny = Sizes { layers: 2, width: 64, feed_forward: 96, heads: 4, kv_heads: 2, vocabulary: 97 };
-    let odd = Sizes { layers: 2, width: 45, feed_forward: 33, heads: 9, kv_heads: 3, vocabulary: 31 };
+    let tiny = Sizes {
+        layers: 2,
+        width: 64,
+        feed_forward: 96,
+        heads: 4,
+        kv_heads: 2,
+        vocabulary: 97,
+        window: Some(5),
+    };
+    let odd = Sizes {
+        layers: 2,
+        width: 45,
+        feed_forward: 33,
+        heads: 9,
+        kv_heads: 3,
+        vocabulary: 31,
+        window: Some(5),
+    };
     let quantised = [TensorType::Q4_1, TensorType::Q4_0, TensorType::Q8_0];
     let floats = [TensorType::F32, TensorType::F16, TensorType::Bf16];
     for (sizes, formats, seed) in [(tiny, quantised, 20), (odd, floats, 21), (tiny, floats, 22)] {
@@ -197,7 +227,15 @@ fn tiny_llamas_in_mixed_batches_agree_with_the_references_on_every_mapping() {
 
 #[test]
 fn logits_are_the_same_to_the_last_bit_alone_and_in_company() {
-    let sizes = Sizes { layers: 2, width: 64, feed_forward: 96, heads: 4, kv_heads: 2, vocabulary: 97 };
+    let sizes = Sizes {
+        layers: 2,
+        width: 64,
+        feed_forward: 96,
+        heads: 4,
+        kv_heads: 2,
+        vocabulary: 97,
+        window: Some(5),
+    };
     let program = llama(sizes, &[TensorType::Q4_1, TensorType::Q8_0]);
     let mut random = Random::new(23);
     let weights = random_weights(&program, &mut random);
@@ -210,7 +248,7 @@ fn logits_are_the_same_to_the_last_bit_alone_and_in_company() {
         rig.execute(&batch, &mut together).expect("the batch runs");
         for chunks in [vec![1; 13], vec![5, 8], vec![12, 1], vec![13]] {
             a.stored = 0;
-            a.blocks = vec![39, 38, 37, 36];
+            a.blocks = vec![vec![39, 38, 37, 36], vec![60, 59, 58, 57]];
             for rows in chunks {
                 let batch = next_batch(&mut [(&mut a, rows)], 4);
                 rig.execute(&batch, &mut alone).expect("the batch runs");
@@ -223,7 +261,8 @@ fn logits_are_the_same_to_the_last_bit_alone_and_in_company() {
 
 #[test]
 fn a_step_that_wants_no_logits_gives_none_and_an_empty_one_does_nothing() {
-    let sizes = Sizes { layers: 1, width: 32, feed_forward: 32, heads: 2, kv_heads: 1, vocabulary: 33 };
+    let sizes =
+        Sizes { layers: 1, width: 32, feed_forward: 32, heads: 2, kv_heads: 1, vocabulary: 33, window: None };
     let program = llama(sizes, &[TensorType::F32]);
     let mut random = Random::new(25);
     let weights = random_weights(&program, &mut random);
@@ -236,7 +275,7 @@ fn a_step_that_wants_no_logits_gives_none_and_an_empty_one_does_nothing() {
     assert!(logits.is_empty());
     let times = rig.execute(&Batch::default(), &mut logits).expect("nothing runs");
     assert!(logits.is_empty() && times.forward.is_none());
-    batch.slots[0] = 40 * 4;
+    batch.slots[0] = 61 * 4;
     assert!(matches!(rig.execute(&batch, &mut logits), Err(DeviceError::Limit { .. })));
     batch.slots[0] = 0;
     rig.execute(&batch, &mut logits).expect("a refused batch leaves the device as it was");
@@ -244,7 +283,8 @@ fn a_step_that_wants_no_logits_gives_none_and_an_empty_one_does_nothing() {
 
 #[test]
 fn forward_time_is_measured_where_there_are_timestamps_and_left_out_where_not() {
-    let sizes = Sizes { layers: 1, width: 64, feed_forward: 64, heads: 2, kv_heads: 1, vocabulary: 33 };
+    let sizes =
+        Sizes { layers: 1, width: 64, feed_forward: 64, heads: 2, kv_heads: 1, vocabulary: 33, window: None };
     let program = llama(sizes, &[TensorType::F32]);
     let mut random = Random::new(26);
     let weights = random_weights(&program, &mut random);
@@ -272,7 +312,8 @@ fn forward_time_is_measured_where_there_are_timestamps_and_left_out_where_not() 
 
 #[test]
 fn a_timed_step_gives_the_same_logits_and_the_time_of_every_op() {
-    let sizes = Sizes { layers: 2, width: 64, feed_forward: 64, heads: 2, kv_heads: 1, vocabulary: 33 };
+    let sizes =
+        Sizes { layers: 2, width: 64, feed_forward: 64, heads: 2, kv_heads: 1, vocabulary: 33, window: None };
     let program = llama(sizes, &[TensorType::F32]);
     let mut random = Random::new(31);
     let weights = random_weights(&program, &mut random);
@@ -321,7 +362,15 @@ fn names_of(joined: &str) -> Vec<String> {
 #[test]
 fn a_model_whose_matrices_exceed_a_binding_is_right_on_both_sides_of_each_seam() {
     const MAX_BINDING: u64 = 32 << 10;
-    let sizes = Sizes { layers: 2, width: 128, feed_forward: 160, heads: 4, kv_heads: 1, vocabulary: 1001 };
+    let sizes = Sizes {
+        layers: 2,
+        width: 128,
+        feed_forward: 160,
+        heads: 4,
+        kv_heads: 1,
+        vocabulary: 1001,
+        window: None,
+    };
     for last in [TensorType::Q8_0, TensorType::Q4_1, TensorType::F16] {
         let program = llama(sizes, &[TensorType::F32, last]);
         let weights = random_weights(&program, &mut Random::new(32));
@@ -361,7 +410,8 @@ fn a_model_whose_matrices_exceed_a_binding_is_right_on_both_sides_of_each_seam()
 
 #[test]
 fn what_is_over_a_limit_is_refused_by_name_before_it_is_allocated() {
-    let sizes = Sizes { layers: 1, width: 32, feed_forward: 32, heads: 2, kv_heads: 1, vocabulary: 33 };
+    let sizes =
+        Sizes { layers: 1, width: 32, feed_forward: 32, heads: 2, kv_heads: 1, vocabulary: 33, window: None };
     let program = llama(sizes, &[TensorType::F32]);
     let weights = random_weights(&program, &mut Random::new(27));
     let open = |limits: DeviceLimits, max_binding: u64, max_workgroups: u32| {
@@ -373,7 +423,7 @@ fn what_is_over_a_limit_is_refused_by_name_before_it_is_allocated() {
         rig.map(|rig| rig.map(|_| ()).expect_err("it cannot be opened").to_string())
     };
     let Some(cache) = open(DeviceLimits { num_blocks: 1 << 30, ..LIMITS }, u64::MAX, 65_535) else { return };
-    assert!(cache.starts_with("the keys of layer 0 needs 274877906944 bytes in one binding"), "{cache}");
+    assert!(cache.starts_with("the keys of cache 0 needs 274877906944 bytes in one binding"), "{cache}");
     let step = open(LIMITS, 1000, 65_535).expect("there is an adapter");
     assert_eq!(step, "the data of a step needs 4312 bytes in one binding, the device allows 1000");
     let buffers = open(LIMITS, 6000, 65_535).expect("there is an adapter");
@@ -384,7 +434,8 @@ fn what_is_over_a_limit_is_refused_by_name_before_it_is_allocated() {
 
 #[test]
 fn what_the_adapter_can_do_at_most_is_measured() {
-    let sizes = Sizes { layers: 1, width: 32, feed_forward: 32, heads: 2, kv_heads: 1, vocabulary: 33 };
+    let sizes =
+        Sizes { layers: 1, width: 32, feed_forward: 32, heads: 2, kv_heads: 1, vocabulary: 33, window: None };
     let program = llama(sizes, &[TensorType::F32]);
     let weights = random_weights(&program, &mut Random::new(32));
     let Some(mut rig) = Rig::open(&program, &weights, LIMITS) else { return };
@@ -396,7 +447,8 @@ fn what_the_adapter_can_do_at_most_is_measured() {
 
 #[test]
 fn a_lost_device_answers_every_step_with_an_error() {
-    let sizes = Sizes { layers: 1, width: 32, feed_forward: 32, heads: 2, kv_heads: 1, vocabulary: 33 };
+    let sizes =
+        Sizes { layers: 1, width: 32, feed_forward: 32, heads: 2, kv_heads: 1, vocabulary: 33, window: None };
     let program = llama(sizes, &[TensorType::F32]);
     let mut random = Random::new(28);
     let weights = random_weights(&program, &mut random);
@@ -415,7 +467,8 @@ fn a_lost_device_answers_every_step_with_an_error() {
 
 #[test]
 fn a_wrong_number_of_stored_bytes_is_an_error() {
-    let sizes = Sizes { layers: 1, width: 32, feed_forward: 32, heads: 2, kv_heads: 1, vocabulary: 33 };
+    let sizes =
+        Sizes { layers: 1, width: 32, feed_forward: 32, heads: 2, kv_heads: 1, vocabulary: 33, window: None };
     let program = llama(sizes, &[TensorType::Q8_0]);
     let mut weights = random_weights(&program, &mut Random::new(29));
     weights.0[0].pop();
@@ -433,7 +486,9 @@ fn every_kernel() -> Vec<Kernel> {
         store_kv::variants(32, 8, true),
         store_kv::rope_variants(12, 32, false),
         store_kv::rope_variants(12, 32, true),
-        silu_mul::variants(33),
+        gate_mul::variants(Activation::Silu, 33),
+        gate_mul::variants(Activation::Gelu, 33),
+        add::variants(33),
         gather_rows::variants(33),
         add_bias::variants(33),
     ];
@@ -473,7 +528,15 @@ fn every_kernel() -> Vec<Kernel> {
             }
         }
         for (num_heads, num_kv_heads, head_size) in [(9, 3, 64), (1, 1, 1), (8, 1, 257), (5, 1, 6)] {
-            let shape = AttentionShape { num_heads, num_kv_heads, head_size, block_size: 16, scale: 1.0 };
+            let shape = AttentionShape {
+                num_heads,
+                num_kv_heads,
+                head_size,
+                block_size: 16,
+                scale: 1.0,
+                window: None,
+                cache_group: 0,
+            };
             variants.push(attention::variants(shape, mapping));
         }
     }
@@ -504,8 +567,15 @@ fn every_kernel_in_every_form_is_valid_wgsl() {
 #[ignore = "a measurement"]
 #[expect(clippy::print_stderr, reason = "a measurement is read")]
 fn rates_of_the_default_models_shapes() {
-    let sizes =
-        Sizes { layers: 30, width: 576, feed_forward: 1536, heads: 9, kv_heads: 3, vocabulary: 49_152 };
+    let sizes = Sizes {
+        layers: 30,
+        width: 576,
+        feed_forward: 1536,
+        heads: 9,
+        kv_heads: 3,
+        vocabulary: 49_152,
+        window: None,
+    };
     let mut program = llama(sizes, &[TensorType::Q4_1]);
     program.weights[0].format = TensorType::Q8_0;
     let mut random = Random::new(30);
@@ -525,7 +595,7 @@ fn rates_of_the_default_models_shapes() {
             .map(|index| Sequence {
                 tokens: (0..1024).collect(),
                 stored: 0,
-                blocks: (0..64).map(|block| 1 + index * 64 + block).collect(),
+                blocks: vec![(0..64).map(|block| 1 + index * 64 + block).collect()],
             })
             .collect();
         let mut step = |sequences: &mut [(&mut Sequence, u32)]| {

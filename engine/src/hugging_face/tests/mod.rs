@@ -80,7 +80,7 @@ impl Twins {
 /// The logits of all tokens.
 fn run(device: &mut dyn Device) -> Vec<f32> {
     let mut logits = Vec::new();
-    device.execute(&batch(&TOKENS, 0, TOKENS.len()), &mut logits).unwrap();
+    device.execute(&batch(&TOKENS, 0, TOKENS.len(), 1), &mut logits).unwrap();
     logits
 }
 

@@ -10,6 +10,10 @@ struct Params {
     stride: u32,
     kv_width: u32,
     scale: f32,
+    // Positions that a row sees at most.
+    window: u32,
+    // The layer's group: whose block tables count.
+    cache_group: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -45,7 +49,7 @@ fn main(
     let kv_start = first_head / GROUP * LENGTH;
     let row_start = row * params.stride + first_head * LENGTH;
     let visible = step[header.positions + row] + 1u;
-    let table = header.block_tables + step[header.table_starts + row];
+    let table = header.block_tables + step[header.table_starts + params.cache_group * header.tokens + row];
 
     for (var i = local; i < HEADS * LENGTH; i += THREADS) {
         head_query[i] = query[row_start + i];
@@ -58,7 +62,7 @@ fn main(
     }
     workgroupBarrier();
 
-    for (var first = 0u; first < visible; first += THREADS) {
+    for (var first = visible - min(visible, params.window); first < visible; first += THREADS) {
         let count = min(THREADS, visible - first);
         let position = first + min(local, count - 1u);
         let slot = step[table + position / BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE;

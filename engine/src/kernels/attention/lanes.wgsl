@@ -11,6 +11,10 @@ struct Params {
     stride: u32,
     kv_width: u32,
     scale: f32,
+    // Positions that a row sees at most.
+    window: u32,
+    // The layer's group: whose block tables count.
+    cache_group: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -42,7 +46,7 @@ fn main(
     let kv_start = first_head / GROUP * LENGTH;
     let row_start = row * params.stride + first_head * LENGTH;
     let visible = step[header.positions + row] + 1u;
-    let table = header.block_tables + step[header.table_starts + row];
+    let table = header.block_tables + step[header.table_starts + params.cache_group * header.tokens + row];
 
     var head_query: array<array<vec4<f32>, OWNED>, HEADS>;
     var highest: array<f32, HEADS>;
@@ -59,7 +63,7 @@ fn main(
     }
     // end this_head
 
-    for (var first = 0u; first < visible; first += LANES) {
+    for (var first = visible - min(visible, params.window); first < visible; first += LANES) {
         let count = min(LANES, visible - first);
         let position = first + min(lane, count - 1u);
         let slot = step[table + position / BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE;

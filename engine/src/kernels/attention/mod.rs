@@ -72,6 +72,8 @@ pub(crate) fn params(shape: AttentionShape) -> Vec<u32> {
         (stride(shape.num_heads * shape.head_size) / chunk) as u32,
         (shape.num_kv_heads * shape.head_size / chunk) as u32,
         shape.scale.to_bits(),
+        shape.window.map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX)),
+        shape.cache_group as u32,
     ]
 }
 

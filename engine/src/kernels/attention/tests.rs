@@ -17,7 +17,15 @@ const LIMITS: DeviceLimits = DeviceLimits {
 
 fn shape(num_heads: usize, num_kv_heads: usize, head_size: usize) -> AttentionShape {
     let scale = 1.0 / (head_size as f32).sqrt();
-    AttentionShape { num_heads, num_kv_heads, head_size, block_size: BLOCK_SIZE, scale }
+    AttentionShape {
+        num_heads,
+        num_kv_heads,
+        head_size,
+        block_size: BLOCK_SIZE,
+        scale,
+        window: None,
+        cache_group: 0,
+    }
 }
 
 fn program(shape: AttentionShape, out: usize) -> Program {
@@ -28,6 +36,7 @@ fn program(shape: AttentionShape, out: usize) -> Program {
         layer: 0,
         num_heads: shape.num_heads,
         scale: shape.scale,
+        window: shape.window,
     };
     let mut program = one_op(kind, vec![tokens("query", width), tokens("out", width)], vec![]);
     program.num_kv_heads = shape.num_kv_heads;
@@ -99,9 +108,21 @@ fn chunks_of_prompts_beside_single_tokens_see_their_own_past_only() {
 }
 
 #[test]
+fn rows_see_no_further_back_than_their_window() {
+    let sequences = [(9, 9), (40, 1), (257, 1), (77, 20), (3, 2)];
+    for window in [1, 3, 4, 5, 16, 63, 64, 65, 1000] {
+        let shape = AttentionShape { window: Some(window), ..shape(4, 2, 8) };
+        for mapping in MAPPINGS {
+            check(shape, &sequences, mapping, 1, u32::MAX);
+        }
+    }
+}
+
+#[test]
 fn odd_head_sizes_and_groups_agree_with_the_reference() {
-    let shapes = [(1, 1, 1), (3, 1, 7), (7, 7, 9), (5, 1, 33), (8, 1, 4), (6, 2, 12)];
-    for (num_heads, num_kv_heads, head_size) in shapes {
+    let odd = [(1, 1, 1), (3, 1, 7), (7, 7, 9), (5, 1, 33), (8, 1, 4), (6, 2, 12)];
+    let multiples_of_eight = [(2, 2, 24), (3, 1, 40), (2, 1, 120), (4, 1, 256)];
+    for (num_heads, num_kv_heads, head_size) in odd.into_iter().chain(multiples_of_eight) {
         for mapping in [None, Some(Mapping::Hardware)] {
             check(shape(num_heads, num_kv_heads, head_size), &[(35, 2), (5, 5)], mapping, 1, u32::MAX);
         }

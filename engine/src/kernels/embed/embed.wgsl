@@ -1,10 +1,11 @@
-// One thread for four values of a row: `out[row] = table[token[row]]`. A table in several parts takes one
+// One thread for four values of a row: `out[row] = table[token[row]] · scale`. A table in several parts takes one
 // dispatch each; a part leaves alone the rows whose tokens lie in others.
 
 struct Params {
     first_entry: u32,
     entries: u32,
     blocks: u32,
+    scale: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -30,7 +31,7 @@ fn main(
     let block = load_block(block_index(entry, place / 8u, params.blocks));
     let scale = block_scale(block);
     let raw = block_values(block, place % 8u);
-    out[index] = vec4<f32>(
+    out[index] = params.scale * vec4<f32>(
         add_block(0.0, scale, raw.x, 1.0),
         add_block(0.0, scale, raw.y, 1.0),
         add_block(0.0, scale, raw.z, 1.0),

@@ -23,6 +23,6 @@ pub(crate) fn variants(format: TensorType, width: usize, mapping: Mapping) -> Ve
 }
 
 /// Parameters for the part of the table that starts at `first_entry`.
-pub(crate) fn params(first_entry: u32, entries: u32, width: usize) -> Vec<u32> {
-    vec![first_entry, entries, width.div_ceil(32) as u32]
+pub(crate) fn params(first_entry: u32, entries: u32, width: usize, scale: f32) -> Vec<u32> {
+    vec![first_entry, entries, width.div_ceil(32) as u32, scale.to_bits()]
 }

@@ -5,8 +5,11 @@ use crate::device::wgpu::testing::{
 use crate::program::{BufferId, OpKind, Program, WeightId};
 use crate::tensor_type::TensorType;
 
+/// No power of two, so that a scale applied twice or not at all shows.
+const SCALE: f32 = 1.3;
+
 fn program(format: TensorType, entries: usize, width: usize) -> Program {
-    let kind = OpKind::Embed { table: WeightId(0), out: BufferId(0) };
+    let kind = OpKind::Embed { table: WeightId(0), out: BufferId(0), scale: SCALE };
     one_op(kind, vec![tokens("out", width)], vec![weight(format, entries, width)])
 }
 
@@ -20,7 +23,7 @@ fn check(format: TensorType, entries: usize, width: usize, rows: usize, max_bind
     batch.tokens[0] = 0;
     batch.tokens[rows - 1] = entries as u32 - 1;
     let mut expected = vec![0.0; rows * width];
-    embed(&batch.tokens, &program.weights[0], &stored, &mut expected);
+    embed(&batch.tokens, &program.weights[0], &stored, SCALE, &mut expected);
     let rig = Rig::try_open(&program, &Stored(vec![stored]), limits_for(rows), |options| {
         options.max_binding = options.max_binding.min(max_binding);
         options.max_workgroups = options.max_workgroups.min(workgroups);

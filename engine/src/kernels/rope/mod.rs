@@ -1,7 +1,7 @@
 //! The `rope` op: a thread for each pair, with cosines and sines from the host.
 
 use crate::device::wgpu::shader::{Access, ELEMENTS, Kernel, Variant, Work, stride};
-use crate::program::{RopeStyle, WeightId};
+use crate::program::{RopeStyle, Rotation};
 
 pub mod reference;
 #[cfg(test)]
@@ -10,22 +10,19 @@ mod tests;
 /// The cosines and sines of one kind of rotation, shared by all ops that have it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RopeTable {
-    rotary: usize,
-    base: f32,
-    factors: Option<WeightId>,
+    rotation: Rotation,
     frequencies: Vec<f32>,
 }
 
 impl RopeTable {
-    /// For factors, their weight and its values.
-    pub(crate) fn new(rotary: usize, base: f32, factors: Option<(WeightId, &[f32])>) -> RopeTable {
-        let frequencies = reference::frequencies(rotary, base, factors.map(|(_, values)| values));
-        RopeTable { rotary, base, factors: factors.map(|(id, _)| id), frequencies }
+    /// For a rotation and the values of its factors, if it has any.
+    pub(crate) fn new(rotation: Rotation, factors: Option<&[f32]>) -> RopeTable {
+        RopeTable { rotation, frequencies: reference::frequencies(&rotation, factors) }
     }
 
-    /// Whether it is the table of an op with these.
-    pub(crate) fn serves(&self, rotary: usize, base: f32, factors: Option<WeightId>) -> bool {
-        self.rotary == rotary && self.base == base && self.factors == factors
+    /// Whether it is the table of an op with this rotation.
+    pub(crate) fn serves(&self, rotation: &Rotation) -> bool {
+        self.rotation == *rotation
     }
 
     /// Words it takes for one row.
@@ -38,7 +35,7 @@ impl RopeTable {
         for position in positions {
             for frequency in &self.frequencies {
                 let (sine, cosine) = (*position as f32 * frequency).sin_cos();
-                words.extend([cosine.to_bits(), sine.to_bits()]);
+                words.extend([cosine, sine].map(|value| (value * self.rotation.magnitude).to_bits()));
             }
         }
     }

@@ -2,13 +2,14 @@ use super::reference::{frequencies, rope};
 use crate::device::wgpu::testing::{
     Random, Rig, Stored, assert_close, limits_for, one_op, one_sequence, tokens, weight,
 };
-use crate::program::{BufferId, Op, OpKind, Program, RopeStyle, WeightId};
+use crate::program::{BufferId, Op, OpKind, Program, RopeScaling, RopeStyle, Rotation, WeightId};
 use crate::tensor_type::TensorType;
 
 const BASE: f32 = 10_000.0;
 
 fn program(num_heads: usize, head_size: usize, rotary: usize, base: f32, style: RopeStyle) -> Program {
-    let kind = OpKind::Rope { buffer: BufferId(0), num_heads, head_size, rotary, base, factors: None, style };
+    let rotation = Rotation::plain(rotary, base);
+    let kind = OpKind::Rope { buffer: BufferId(0), num_heads, head_size, rotation, style };
     one_op(kind, vec![tokens("values", num_heads * head_size)], vec![])
 }
 
@@ -25,7 +26,8 @@ fn check(num_heads: usize, head_size: usize, rotary: usize, rows: usize, max_wor
         batch.sequences[0].context_len += 100_003;
         batch.block_tables = vec![0; 10_000];
         let mut expected = values.clone();
-        rope(&mut expected, &batch.positions, num_heads, head_size, &frequencies(rotary, BASE, None), style);
+        let frequencies = frequencies(&Rotation::plain(rotary, BASE), None);
+        rope(&mut expected, &batch.positions, num_heads, head_size, &frequencies, 1.0, style);
         let Some(mut rig) = Rig::folded(&program, &Stored(vec![]), limits, max_workgroups) else { return };
         rig.poison(0);
         rig.write(0, &values);
@@ -69,9 +71,7 @@ fn two_bases_in_one_program_each_use_their_own_table() {
             buffer: BufferId(program.buffers.len() - 1),
             num_heads: 3,
             head_size: 8,
-            rotary: 6,
-            base: 77.0,
-            factors: None,
+            rotation: Rotation::plain(6, 77.0),
             style: RopeStyle::Halves,
         },
     });
@@ -85,27 +85,32 @@ fn two_bases_in_one_program_each_use_their_own_table() {
         rig.write(id, &values);
         rig.run(&batch);
         let mut expected = values.clone();
-        rope(&mut expected, &batch.positions, 3, 8, &frequencies(rotary, base, None), RopeStyle::Halves);
+        let frequencies = frequencies(&Rotation::plain(rotary, base), None);
+        rope(&mut expected, &batch.positions, 3, 8, &frequencies, 1.0, RopeStyle::Halves);
         let all: Vec<f32> = rig.read(id, 5);
         assert_close("table", &all, &expected, &vec![1.0; expected.len()], 1e-6);
     }
 }
 
 #[test]
-fn factors_divide_the_frequencies() {
+fn factors_and_scaling_divide_the_frequencies_and_the_magnitude_multiplies() {
     let mut random = Random::new(9);
     let mut program = program(2, 8, 8, BASE, RopeStyle::Pairs);
     let factors = [1.0, 2.5, 8.0, 32.0];
+    let scaling = RopeScaling::Linear(2.0);
+    let plain = Rotation::plain(8, BASE);
+    let rotated = Rotation { factors: Some(WeightId(0)), scaling, magnitude: 1.5, ..plain };
     program.weights.push(weight(TensorType::F32, 1, 4));
     for op in &mut program.ops {
-        let OpKind::Rope { factors, .. } = &mut op.kind else { unreachable!("a program of one rope") };
-        *factors = Some(WeightId(0));
+        let OpKind::Rope { rotation, .. } = &mut op.kind else { unreachable!("a program of one rope") };
+        *rotation = rotated;
     }
     let stored = Stored(vec![factors.iter().flat_map(|factor: &f32| factor.to_le_bytes()).collect()]);
     let values = random.values(9 * 16);
     let mut expected = values.clone();
     let batch = one_sequence(9, 16);
-    rope(&mut expected, &batch.positions, 2, 8, &frequencies(8, BASE, Some(&factors)), RopeStyle::Pairs);
+    let frequencies = frequencies(&rotated, Some(&factors));
+    rope(&mut expected, &batch.positions, 2, 8, &frequencies, 1.5, RopeStyle::Pairs);
     let Some(mut rig) = Rig::open(&program, &stored, limits_for(9)) else { return };
     rig.poison(0);
     rig.write(0, &values);

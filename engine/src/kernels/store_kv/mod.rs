@@ -21,10 +21,10 @@ pub(crate) fn variants(width: usize, head_size: usize, in_texels: bool) -> Vec<V
     Variant::only(kernel, Work::Elements { per_row, workgroup: ELEMENTS as u64 })
 }
 
-/// Parameters for rows of this width.
-pub(crate) fn params(width: usize, head_size: usize) -> Vec<u32> {
+/// Parameters for rows of this width and a layer of this cache group.
+pub(crate) fn params(width: usize, head_size: usize, cache_group: usize) -> Vec<u32> {
     let chunk = chunk(head_size);
-    vec![(width / chunk) as u32, (stride(width) / chunk) as u32]
+    vec![(width / chunk) as u32, (stride(width) / chunk) as u32, cache_group as u32]
 }
 
 /// The dispatch that turns queries and keys first, for heads that are read in fours. Binds queries, keys, values and
@@ -43,11 +43,24 @@ pub(crate) fn rope_variants(query_pairs: usize, width: usize, in_texels: bool) -
     Variant::only(kernel, Work::Elements { per_row, workgroup: ELEMENTS as u64 })
 }
 
-/// Parameters for keys of this width and queries of as many heads, whose rope is told as `rope::params` tells it.
-pub(crate) fn rope_params(width: usize, rope: [u32; 7]) -> Vec<u32> {
+/// Parameters for keys of this width in a layer of this cache group, and queries whose rope is told as `rope::params`
+/// tells it.
+pub(crate) fn rope_params(width: usize, cache_group: usize, rope: [u32; 7]) -> Vec<u32> {
     let [num_heads, head_size, pairs, query_stride, words_before, partner, next] = rope;
     let (kv_width, kv_stride) = ((width / 4) as u32, (stride(width) / 4) as u32);
-    vec![num_heads * pairs, head_size, pairs, query_stride, kv_width, kv_stride, words_before, partner, next]
+    let group = cache_group as u32;
+    vec![
+        num_heads * pairs,
+        head_size,
+        pairs,
+        query_stride,
+        kv_width,
+        kv_stride,
+        words_before,
+        partner,
+        next,
+        group,
+    ]
 }
 
 fn cache_source(in_texels: bool) -> &'static str {

@@ -14,6 +14,8 @@ struct Params {
     // Distance between the values of a pair, and between the first values of two pairs.
     partner: u32,
     next: u32,
+    // The layer's group: whose slots count.
+    cache_group: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -46,7 +48,7 @@ fn main(
         query[first + params.partner] = a * turn.y + b * turn.x;
         return;
     }
-    let slot = step[header.slots + row] * params.kv_width;
+    let slot = step[header.slots + params.cache_group * header.tokens + row] * params.kv_width;
     let place = item - params.query_pairs;
     if (place < params.kv_width) {
         let start = row * params.kv_stride * 4u;

@@ -4,6 +4,8 @@ struct Params {
     // In chunks.
     width: u32,
     stride: u32,
+    // The layer's group: whose slots count.
+    cache_group: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -22,7 +24,7 @@ fn main(
         return;
     }
     let place = index % params.width;
-    let slot = step[header.slots + row];
+    let slot = step[header.slots + params.cache_group * header.tokens + row];
     keep_key(slot * params.width + place, key[row * params.stride + place]);
     keep_value(slot * params.width + place, value[row * params.stride + place]);
 }

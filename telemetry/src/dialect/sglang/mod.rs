@@ -35,6 +35,7 @@ pub(super) struct Sglang {
     num_used_tokens: Gauge,
     token_usage: Gauge,
     full_token_usage: Gauge,
+    swa_token_usage: Gauge,
     cache_hit_rate: Gauge,
     utilization: Gauge,
     num_retracted_reqs: Gauge,
@@ -141,6 +142,7 @@ impl Sglang {
             num_used_tokens: gauge(&rows::NUM_USED_TOKENS),
             token_usage: gauge(&rows::TOKEN_USAGE),
             full_token_usage: gauge(&rows::FULL_TOKEN_USAGE),
+            swa_token_usage: gauge(&rows::SWA_TOKEN_USAGE),
             cache_hit_rate: gauge(&rows::CACHE_HIT_RATE),
             utilization: gauge(&rows::UTILIZATION),
             num_retracted_reqs: gauge(&rows::NUM_RETRACTED_REQS),
@@ -226,7 +228,8 @@ impl Dialect for Sglang {
         let capacity = self.pool.num_blocks as f64 * block_size;
         self.kv_available_tokens.set((capacity - used - evictable).max(0.0));
         self.token_usage.set((usage * 100.0).round() / 100.0);
-        self.full_token_usage.set(usage);
+        self.full_token_usage.set(usage - scheduler.windowed_kv_cache_usage);
+        self.swa_token_usage.set(scheduler.windowed_kv_cache_usage);
         let under_slo = self.load.largest_batch_within_slo();
         let slots = under_slo.map_or(0.0, |largest| scheduler.num_running as f64 / largest.max(1.0));
         self.utilization.set(slots.max(usage / FULL_USAGE));

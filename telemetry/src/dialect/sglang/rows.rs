@@ -1,6 +1,6 @@
 //! SGLang's part of the catalogue: names, labels and buckets of SGLang 0.5.23, checked against
 //! `catalogue/sglang-0.5.23.json` by a test; and names of older versions where they differ. What has no cause in
-//! this engine (sliding windows, graphs, adapters, disaggregation, storage tiers …) is not there.
+//! this engine (graphs, adapters, disaggregation, storage tiers …) is not there.
 
 use crate::catalogue::{Condition, Kind, Label, Row, Status, Values, buckets};
 
@@ -82,7 +82,15 @@ pub(super) const FULL_TOKEN_USAGE: Row = row(
     Kind::Gauge,
     "1",
     "3.1",
-    "Share of the KV cache of full attention that live requests hold, 0 to 1.",
+    "Share of the KV cache that live requests hold for layers without a sliding window, 0 to 1.",
+);
+pub(super) const SWA_TOKEN_USAGE: Row = row(
+    "sglang.swa_token_usage",
+    "sglang:swa_token_usage",
+    Kind::Gauge,
+    "1",
+    "3.1",
+    "Share of the KV cache that live requests hold for layers with a sliding window, 0 to 1.",
 );
 pub(super) const GEN_THROUGHPUT: Row = row(
     "sglang.gen_throughput",
@@ -242,6 +250,7 @@ pub(crate) const ROWS: &[Row] = &[
     NUM_USED_TOKENS,
     TOKEN_USAGE,
     FULL_TOKEN_USAGE,
+    SWA_TOKEN_USAGE,
     GEN_THROUGHPUT,
     CACHE_HIT_RATE,
     UTILIZATION,

@@ -1,4 +1,4 @@
-//! The `silu_mul` op: a thread for each four values.
+//! The `add` op: a thread for each four values.
 
 use crate::device::wgpu::shader::{Access, ELEMENTS, Kernel, Variant, Work, logits_flag, stride};
 use crate::program::Rows;
@@ -7,13 +7,13 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
-/// The dispatch. Binds gate, up and the output, which may be the gate.
+/// The dispatch. Binds the input and the values it is added to.
 pub(crate) fn variants(width: usize) -> Vec<Variant> {
     let kernel = Kernel::new(
-        "silu_mul",
-        &[Access::Write, Access::Read, Access::Write],
+        "add",
+        &[Access::Read, Access::Write],
         &[("WORKGROUP", ELEMENTS)],
-        &[include_str!("silu_mul.wgsl")],
+        &[include_str!("add.wgsl")],
     );
     let per_row = stride(width) as u64 / 4;
     Variant::only(kernel, Work::Elements { per_row, workgroup: ELEMENTS as u64 })
