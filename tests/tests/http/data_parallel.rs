@@ -258,5 +258,5 @@ async fn a_number_of_engines_that_cannot_be_is_refused_at_the_start() {
         .run()
         .await;
     assert!(!ended.status.success());
-    assert!(ended.log.contains("usable memory for each of 4 engines"), "{}", ended.log);
+    assert!(ended.log.contains("available bytes may be used for each of 4 engines"), "{}", ended.log);
 }
