@@ -21,15 +21,15 @@ const QUIET: &[(&str, &str)] = &[
     ("STATUS_CODE_ERROR\"}[5m]", "no request of the load fails by the server's fault"),
     ("vllm:kv_block_", "no block is evicted by the load"),
     (
-        "rate(vllm:external_prefix_cache_hits_total",
+        "/ sum(rate(vllm:external_prefix_cache_queries_total",
         "limpid has no KV connector, so nothing is ever looked up",
     ),
-    ("rate(vllm:mm_cache_hits_total", "limpid takes text only, so nothing is ever looked up"),
+    ("/ sum(rate(vllm:mm_cache_queries_total", "limpid takes text only, so nothing is ever looked up"),
+    ("rate(vllm:sleep_mode_operation_duration_seconds_", "nobody sends the server to sleep"),
     (
         "vllm:lora_requests_info{",
         "the series has no model_name and engine labels, as in vLLM, so a filter for a certain one misses it",
     ),
-    ("vllm:rl_weight_update_", "limpid's weights do not change"),
 ];
 
 /// Every query with where it is from.
