@@ -1,7 +1,7 @@
 //! Names that vLLM gave up: hidden, and shown again by `--show-hidden-metrics-for-version`.
 //!
-//! A hidden name is a second stream of the instrument that took its place, made by a View. So both have the
-//! same values at every moment, on `/metrics` and by push, and recording costs nothing more.
+//! A hidden name is a second stream of the instrument that took its place, made by a View. So both count the same
+//! recordings, on `/metrics` and by push, and recording costs nothing more.
 //!
 //! How sure the table is: that these names were vLLM's and what took their place is known from dashboards that still
 //! pin them and from vLLM's own design notes. In which release each went is not: vLLM 0.33, which the catalogue was

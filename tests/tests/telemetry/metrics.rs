@@ -250,7 +250,7 @@ async fn scrapes_do_not_wait_for_the_engine() {
     let client = server.client();
     let prompt: Vec<u32> = (0..2000).map(|index| 20 + index % 200).collect();
     let request = json!({"model": MODEL, "prompt": prompt, "max_tokens": 1});
-    let mut interval = tokio::time::interval(Duration::from_millis(50));
+    let mut interval = tokio::time::interval(Duration::from_millis(5));
     let asked = Instant::now();
     let mut answer = std::pin::pin!(client.post(COMPLETIONS, &request));
     let mut scrapes = Vec::new();
