@@ -44,7 +44,7 @@ pub(super) async fn version(State(app): State<Arc<App>>) -> Json<serde_json::Val
 }
 
 /// `GET /metrics`, rendered one at a time: a crowd of scrapers waits in line instead of keeping probes and streams
-/// from running. A scrape takes well under a millisecond, less than a thread of its own would be waited for on a
+/// from running. A scrape takes less than a millisecond, and less than a thread of its own would be waited for on a
 /// machine whose cores are all computing.
 pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
