@@ -12,6 +12,7 @@ pub mod frontend;
 pub mod inspect;
 mod local;
 pub mod logging;
+mod runtime;
 pub mod serve;
 pub mod store;
 #[cfg(test)]

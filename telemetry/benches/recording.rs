@@ -12,8 +12,9 @@ use limpid_telemetry::observation::{
     FinishReason, RequestEvent, RequestEventKind, SchedulerStats, StepFinished, StepTimes, StepWork,
 };
 use limpid_telemetry::{
-    HttpRequestStarted, HttpSpan, ModelIdentity, ModelTelemetry, Operation, RequestGuard, RequestOutcome,
-    RequestParams, RequestProgress, RequestStarted, Telemetry, TelemetryConfig, TelemetrySettings,
+    HttpRequestStarted, HttpSpan, MetricsDialect, MetricsSettings, ModelIdentity, ModelTelemetry, Operation,
+    RequestGuard, RequestOutcome, RequestParams, RequestProgress, RequestStarted, Telemetry, TelemetryConfig,
+    TelemetrySettings,
 };
 
 /// Telemetry that pushes to nobody: a closed port on the loopback address.
@@ -21,6 +22,15 @@ fn telemetry(sampler: &'static str) -> (Telemetry, ModelTelemetry) {
     let settings = TelemetrySettings {
         otlp_traces_endpoint: Some("http://127.0.0.1:9".to_owned()),
         otlp_metrics_endpoint: Some("http://127.0.0.1:9".to_owned()),
+        metrics: MetricsSettings {
+            dialects: vec![
+                MetricsDialect::Vllm,
+                MetricsDialect::GenAi,
+                MetricsDialect::Limpid,
+                MetricsDialect::Sglang,
+            ],
+            ..MetricsSettings::default()
+        },
         ..TelemetrySettings::default()
     };
     let environment = move |name: &str| (name == "OTEL_TRACES_SAMPLER").then(|| sampler.to_owned());

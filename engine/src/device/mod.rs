@@ -17,6 +17,7 @@ use crate::program::{BatchShape, Program, WeightId};
 
 pub mod batch_check;
 pub mod cpu;
+mod turns;
 pub mod wgpu;
 
 /// The tokens of one step, from any number of sequences. Rows of one sequence are adjacent and in order.

@@ -29,6 +29,7 @@ use limpid_engine::model::Model;
 
 use crate::client::Client;
 use crate::local::{TargetArgs, model_name};
+use crate::runtime;
 use crate::serve::Server;
 use collector::Behaviour;
 use device::{Phase, Workload, measure};
@@ -317,14 +318,11 @@ fn load(args: ServeArgs) -> anyhow::Result<()> {
     };
     let bar = progress_bar(load.requests as u64);
     bar.set_message("requests");
-    let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
-    let report = runtime.block_on(async {
+    let report = runtime::run(async {
         let Some(url) = args.url else { return load_own_server(&args.target, load, &bar).await };
         let result = run_load(&Client::new(&url, args.api_key)?, &load, &bar).await?;
         Ok(LoadReport { url, load, result })
     });
-    // An engine that hangs in a driver must not keep the process.
-    runtime.shutdown_background();
     bar.finish_and_clear();
     print(args.common.json, &report?, LoadReport::text)
 }
@@ -390,10 +388,7 @@ fn in_pairs<R>(
     // One run of each side warms up.
     let bar = progress_bar((2 * pairs as u64 + 2) * load.requests as u64);
     bar.set_message("requests");
-    let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
-    let report = runtime.block_on(compare(&path, load, pairs, &bar));
-    // A collector that never answers has connections that need no farewell.
-    runtime.shutdown_background();
+    let report = runtime::run(compare(&path, load, pairs, &bar));
     bar.finish_and_clear();
     report
 }

@@ -16,11 +16,11 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::net::{Ipv4Addr, TcpListener};
 
-use anyhow::Context;
 use limpid_telemetry::DetailedTraces;
 
 use crate::local::TargetArgs;
 use crate::logging::{self, LogFormat};
+use crate::runtime;
 use crate::serve::{ServeOptions, Server};
 use collector::collector;
 use session::Session;
@@ -50,11 +50,7 @@ pub fn run(args: DemoArgs) -> anyhow::Result<()> {
     logging::init(LogFormat::default(), false);
     let port = args.port.unwrap_or_else(|| if args.once { 0 } else { free_port(USUAL_PORT) });
     let options = args.target.serve_options(args.target.model_path()?, port, vec![DetailedTraces::All]);
-    let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
-    let result = runtime.block_on(demonstrate(options, args.once));
-    // An engine that hangs in a driver must not keep the process.
-    runtime.shutdown_background();
-    result
+    runtime::run(demonstrate(options, args.once))
 }
 
 async fn demonstrate(options: ServeOptions, once: bool) -> anyhow::Result<()> {

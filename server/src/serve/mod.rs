@@ -27,7 +27,7 @@ use tokio::time::{MissedTickBehavior, timeout};
 use crate::api::{self, AppParts};
 use crate::cli::ServeArgs;
 use crate::frontend::{AdmissionLimits, EngineParts, Frontend};
-use crate::store;
+use crate::{runtime, store};
 
 use listener::{Connections, Port};
 use startup::Opened;
@@ -199,15 +199,11 @@ async fn log_stats(telemetry: ModelTelemetry, interval: Duration) {
 /// Whatever keeps the server from starting.
 pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let options = args.options(store::resolve(args.model.as_deref())?);
-    let runtime = tokio::runtime::Runtime::new().context("the async runtime cannot start")?;
-    let result = runtime.block_on(async {
+    runtime::run(async {
         let signals = Signals::new()?;
         let start = Server::start(options, Vec::new());
         serve_until_signal(start, signals).await
-    });
-    // An engine that hangs in a driver must not keep the process.
-    runtime.shutdown_background();
-    result
+    })
 }
 
 async fn serve_until_signal(

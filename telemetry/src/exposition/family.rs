@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::metrics::data::{AggregatedMetrics, Metric, MetricData, ResourceMetrics};
 
+use super::text::label_text;
 use crate::catalogue::{self, Kind};
 use crate::exemplar::{Exemplar, ExemplarStore};
 
@@ -26,8 +27,8 @@ pub(super) enum FamilyKind {
 }
 
 pub(super) struct Series {
-    /// Sorted by name.
-    pub(super) labels: Vec<(String, String)>,
+    /// As they are written, sorted by name.
+    pub(super) labels: String,
     pub(super) value: SeriesValue,
 }
 
@@ -81,7 +82,7 @@ fn add_unrecorded(families: &mut Vec<Family>, store: &ExemplarStore) {
                 name,
                 kind: FamilyKind::Histogram,
                 help: row.description.to_owned(),
-                series: vec![Series { labels: Vec::new(), value }],
+                series: vec![Series { labels: String::new(), value }],
             });
         }
     }
@@ -138,21 +139,24 @@ fn family<T: Copy>(
     Some(Family { name, kind, help: metric.description().to_owned(), series })
 }
 
-fn labels<'a>(attributes: impl Iterator<Item = &'a KeyValue>) -> Vec<(String, String)> {
-    let mut labels: Vec<(String, String)> = attributes
-        .map(|attribute| (label_name(attribute.key.as_str()), attribute.value.as_str().into_owned()))
-        .collect();
+fn labels<'a>(attributes: impl Iterator<Item = &'a KeyValue>) -> String {
+    let mut labels: Vec<(Cow<'_, str>, Cow<'_, str>)> =
+        attributes.map(|attribute| (label_name(attribute.key.as_str()), attribute.value.as_str())).collect();
     labels.sort();
-    labels
+    label_text(labels.iter().map(|(name, value)| (&**name, &**value)))
 }
 
-fn label_name(key: &str) -> String {
-    let mut name: String =
-        key.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
-    if name.starts_with(|c: char| c.is_ascii_digit()) {
+fn label_name(key: &str) -> Cow<'_, str> {
+    let is_legal = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let starts_with_digit = key.starts_with(|c: char| c.is_ascii_digit());
+    if !starts_with_digit && key.chars().all(is_legal) {
+        return key.into();
+    }
+    let mut name: String = key.chars().map(|c| if is_legal(c) { c } else { '_' }).collect();
+    if starts_with_digit {
         name.insert_str(0, "key_");
     }
-    name
+    name.into()
 }
 
 /// The Prometheus name of a stream, by the rules of Prometheus' and the collector's default translation:

@@ -8,11 +8,13 @@
 //! Invariant: a step ends on all threads or, if one panics, on none: the others stop when they next wait
 //! and the panic goes on in the caller.
 
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::device::DeviceError;
+use crate::device::turns::ask_for_long_turns;
 
 /// Spins before a waiting thread yields its core.
 const SPINS: usize = 2000;
@@ -22,6 +24,8 @@ pub(super) struct Team {
     /// All threads but the caller's.
     pool: Option<ThreadPool>,
     peers: Peers,
+    /// Whether the caller has long turns.
+    caller: Once,
 }
 
 impl Team {
@@ -31,15 +35,22 @@ impl Team {
             ThreadPoolBuilder::new()
                 .num_threads(threads - 1)
                 .thread_name(|index| format!("limpid-cpu-{}", index + 1))
+                .start_handler(|_| ask_for_long_turns())
                 .build()
                 .map_err(|error| DeviceError::Failed(format!("cannot start {threads} threads: {error}")))
         });
-        Ok(Team { pool: pool.transpose()?, peers: Peers { threads, poisoned: AtomicBool::new(false) } })
+        Ok(Team {
+            pool: pool.transpose()?,
+            peers: Peers { threads, poisoned: AtomicBool::new(false) },
+            caller: Once::new(),
+        })
     }
 
-    /// Calls `work` once for each member, all at the same time; there are as many members as threads.
+    /// Calls `work` once for each member, all at the same time; there are as many members as threads. It is always the
+    /// same thread that calls, the engine's.
     pub(super) fn run<M: Send>(&self, members: &mut [M], work: impl Fn(&Peers, &mut M) + Sync) {
         assert_eq!(members.len(), self.peers.threads);
+        self.caller.call_once(ask_for_long_turns);
         let work = |member: &mut M| {
             let guard = PoisonOnPanic(&self.peers);
             work(&self.peers, member);

@@ -5,12 +5,8 @@ use proptest::prelude::*;
 
 use super::super::Format;
 use super::super::family::{Family, FamilyKind, Series, SeriesValue};
-use super::{float, write};
+use super::{float, label_text, write};
 use crate::exemplar::{Exemplar, SpanLink};
-
-fn labels(list: &[(&str, &str)]) -> Vec<(String, String)> {
-    list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-}
 
 fn counter() -> Family {
     Family {
@@ -18,7 +14,7 @@ fn counter() -> Family {
         kind: FamilyKind::Counter,
         help: "Says \"so\".".to_owned(),
         series: vec![Series {
-            labels: labels(&[("engine", "0"), ("model_name", "m")]),
+            labels: label_text([("engine", "0"), ("model_name", "m")].into_iter()),
             value: SeriesValue::Number(3.0),
         }],
     }
@@ -35,7 +31,7 @@ fn histogram() -> Family {
         kind: FamilyKind::Histogram,
         help: "H".to_owned(),
         series: vec![Series {
-            labels: Vec::new(),
+            labels: String::new(),
             value: SeriesValue::Histogram {
                 bounds: vec![0.1, 1.0],
                 counts: vec![2, 1, 4],
@@ -98,7 +94,7 @@ fn a_summary_has_its_count_without_buckets() {
         name: "s_bytes".to_owned(),
         kind: FamilyKind::Summary,
         help: "S".to_owned(),
-        series: vec![Series { labels: Vec::new(), value }],
+        series: vec![Series { labels: String::new(), value }],
     };
     let expected = "# HELP s_bytes S\n# TYPE s_bytes summary\ns_bytes_sum 6.0\ns_bytes_count 3.0\n";
     assert_eq!(write(&[family], Format::Text), expected);
@@ -173,7 +169,7 @@ proptest! {
             kind: FamilyKind::Gauge,
             help,
             series: vec![Series {
-                labels: vec![("a".to_owned(), value.clone()), ("b".to_owned(), "x".to_owned())],
+                labels: label_text([("a", value.as_str()), ("b", "x")].into_iter()),
                 value: SeriesValue::Number(number),
             }],
         };
