@@ -324,6 +324,7 @@ mod tests {
             num_layers: 2,
             num_kv_heads: 2,
             head_size: 32,
+            value_head_size: 32,
         }
     }
 

@@ -7,8 +7,9 @@
 //! Activations are `f32`, row-major, one row per token of the batch ([`Rows::Tokens`]) or per row whose
 //! logits are wanted ([`Rows::Logits`]). Weights are row-major too: `rows` output features of `columns`
 //! input features each. The keys and values of past tokens live in the paged KV cache, one pair of arrays
-//! per layer, `[slot][kv_head][head_size]`; a slot is `block · block_size + offset`. Layers with and without a window
-//! share the cache's memory as [`crate::cache_layout`] says.
+//! per layer, `[slot][kv_head][head_size]` and `[slot][kv_head][value_head_size]`; a slot is
+//! `block · block_size + offset`. Layers with and without a window share the cache's memory as
+//! [`crate::cache_layout`] says.
 //!
 //! Invariant: ids index into the program that made them; buffers named by an op have the widths the op
 //! asks for ([`Program::check`]).
@@ -155,7 +156,7 @@ pub enum OpKind {
     StoreKv {
         /// Width `num_kv_heads · head_size`.
         key: BufferId,
-        /// Same width.
+        /// Width `num_kv_heads · value_head_size`.
         value: BufferId,
         /// Cache layer.
         layer: usize,
@@ -166,7 +167,7 @@ pub enum OpKind {
     Attention {
         /// Width `num_heads · head_size`.
         query: BufferId,
-        /// Same width.
+        /// Width `num_heads · value_head_size`; may be `query` where that is the same.
         out: BufferId,
         /// Cache layer.
         layer: usize,
@@ -219,8 +220,10 @@ pub struct Program {
     pub num_layers: usize,
     /// KV heads of each layer.
     pub num_kv_heads: usize,
-    /// Values per head.
+    /// Values per head of queries and keys.
     pub head_size: usize,
+    /// Values per head of values, and of what attention makes of them.
+    pub value_head_size: usize,
 }
 
 /// What an op costs on the batch it was asked about.
@@ -319,9 +322,19 @@ impl CostModel {
 const F32: u64 = 4;
 
 impl Program {
-    /// Width of `num_kv_heads` heads: values one token adds to a layer's key (or value) cache.
-    pub fn kv_width(&self) -> usize {
+    /// Values one token adds to a layer's key cache.
+    pub fn key_width(&self) -> usize {
         self.num_kv_heads * self.head_size
+    }
+
+    /// Values one token adds to a layer's value cache.
+    pub fn value_width(&self) -> usize {
+        self.num_kv_heads * self.value_head_size
+    }
+
+    /// Values one token adds to a layer's cache.
+    fn slot_width(&self) -> usize {
+        self.key_width() + self.value_width()
     }
 
     /// Values per logits row.
@@ -336,7 +349,7 @@ impl Program {
 
     /// Bytes of one slot of the KV pool: keys and values of a token in one group of layers.
     pub fn kv_bytes_per_slot(&self) -> u64 {
-        2 * F32 * (CacheLayout::of(self).num_memories * self.kv_width()) as u64
+        F32 * (CacheLayout::of(self).num_memories * self.slot_width()) as u64
     }
 
     /// Chooses among a model's rotations those for sequences of at most `max_model_len` tokens.
@@ -416,8 +429,8 @@ impl Program {
                 };
                 Cost {
                     // Dot products and the weighted sum, each a multiply-add per value.
-                    flops: 4 * attended * (num_heads * self.head_size) as u64,
-                    bytes_read: bytes(query) + 2 * F32 * context * self.kv_width() as u64,
+                    flops: 2 * attended * (num_heads * (self.head_size + self.value_head_size)) as u64,
+                    bytes_read: bytes(query) + F32 * context * self.slot_width() as u64,
                     bytes_written: bytes(out),
                 }
             }
@@ -494,15 +507,17 @@ impl Program {
                 assert!(rotary <= head_size && rotary.is_multiple_of(2), "{name}: rotary {rotary}");
             }
             OpKind::StoreKv { key, value, layer } => {
-                same(key, value);
-                assert_eq!(buffer(key).width, self.kv_width(), "{name}: width");
+                assert_eq!(buffer(key).rows, buffer(value).rows, "{name}: rows");
+                assert_eq!(buffer(key).width, self.key_width(), "{name}: width of keys");
+                assert_eq!(buffer(value).width, self.value_width(), "{name}: width of values");
                 assert!(layer < self.num_layers, "{name}: layer {layer}");
             }
             OpKind::Attention { query, out, layer, num_heads, window, .. } => {
-                same(query, out);
+                assert_eq!(buffer(query).rows, buffer(out).rows, "{name}: rows");
                 assert_ne!(window, Some(0), "{name}: a token sees itself");
                 assert!(window.is_none() || window == self.window(), "{name}: one window a program");
-                assert_eq!(buffer(query).width, num_heads * self.head_size, "{name}: width");
+                assert_eq!(buffer(query).width, num_heads * self.head_size, "{name}: width of queries");
+                assert_eq!(buffer(out).width, num_heads * self.value_head_size, "{name}: output width");
                 assert!(num_heads.is_multiple_of(self.num_kv_heads), "{name}: heads");
                 assert!(layer < self.num_layers, "{name}: layer {layer}");
             }

@@ -58,18 +58,22 @@ fn describe(model: &Model, context: usize, out: &mut impl Write) -> io::Result<(
         OpKind::Attention { num_heads, .. } => Some(num_heads),
         _ => None,
     });
+    let head_sizes = match (program.head_size, program.value_head_size) {
+        (key, value) if key == value => format!("{key} values"),
+        (key, value) => format!("{key} dimensions for keys and {value} for values"),
+    };
     let width = |name: &str| program.buffers.iter().find(|buffer| buffer.name == name).map_or(0, |b| b.width);
     line(
         "architecture",
         format!(
-            "{}: {} layers of width {}, feed-forward width {}, {} query heads on {} KV heads of {} values",
+            "{}: {} layers of width {}, feed-forward width {}, {} query heads on {} KV heads of {}",
             model.architecture,
             program.num_layers,
             width("hidden"),
             width("gate"),
             heads.unwrap_or(0),
             program.num_kv_heads,
-            program.head_size
+            head_sizes
         ),
     )?;
     line("parameters", format!("{:.1} million", model.parameters as f64 / 1e6))?;
@@ -178,6 +182,18 @@ mod tests {
             "with one sequence of 100 tokens:",
             // 7 blocks of 16 tokens: 2 layers, keys and values, 2 heads of 16 floats.
             "KV cache      57.3 kB, 0.5 kB a token",
+        ] {
+            assert!(text.contains(fact), "{fact:?} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn heads_of_two_sizes_are_told_apart() {
+        let text = inspect(&TinyLlama { value_head_size: 24, ..TinyLlama::default() }, 100);
+        for fact in [
+            "4 query heads on 2 KV heads of 16 dimensions for keys and 24 for values",
+            // 7 blocks of 16 tokens: 2 layers, 2 heads of 16 and of 24 floats.
+            "KV cache      71.7 kB, 0.6 kB a token",
         ] {
             assert!(text.contains(fact), "{fact:?} is not in\n{text}");
         }

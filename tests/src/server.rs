@@ -43,6 +43,7 @@ pub fn slow_model() -> PathBuf {
             heads: 8,
             kv_heads: 8,
             head_size: 32,
+            value_head_size: 32,
             feed_forward: 768,
             context_length: CONTEXT_LENGTH,
             ..TinyLlama::default()

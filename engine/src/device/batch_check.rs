@@ -145,6 +145,7 @@ mod tests {
             num_layers: 1,
             num_kv_heads: 1,
             head_size: 4,
+            value_head_size: 4,
         }
     }
 

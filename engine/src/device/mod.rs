@@ -15,6 +15,8 @@ use limpid_telemetry::observation::{OpDetail, Phase};
 
 use crate::program::{BatchShape, Program, WeightId};
 
+#[cfg(test)]
+mod agreement_tests;
 pub mod batch_check;
 pub mod cpu;
 mod turns;

@@ -54,8 +54,10 @@ pub struct TinyLlama {
     pub heads: usize,
     /// Key and value heads; divides `heads`.
     pub kv_heads: usize,
-    /// Values per head; even.
+    /// Values per head of queries and keys; even.
     pub head_size: usize,
+    /// Values per head of values.
+    pub value_head_size: usize,
     /// Width inside the feed-forward network.
     pub feed_forward: usize,
     /// Longest sequence.
@@ -76,6 +78,7 @@ impl Default for TinyLlama {
             heads: 4,
             kv_heads: 2,
             head_size: 16,
+            value_head_size: 16,
             feed_forward: 128,
             context_length: 256,
             tied: true,
@@ -122,7 +125,7 @@ pub fn tiny_llama(model: &TinyLlama) -> Writer {
         .set("llama.attention.head_count", model.heads as u32)
         .set("llama.attention.head_count_kv", model.kv_heads as u32)
         .set("llama.attention.key_length", model.head_size as u32)
-        .set("llama.attention.value_length", model.head_size as u32)
+        .set("llama.attention.value_length", model.value_head_size as u32)
         .set("llama.attention.layer_norm_rms_epsilon", 1e-5f32)
         .set("llama.rope.freq_base", 10_000f32)
         .set("llama.rope.dimension_count", model.head_size as u32);
@@ -144,14 +147,15 @@ pub fn tiny_llama(model: &TinyLlama) -> Writer {
         matrix("output.weight", vocabulary_size, model.width, 4.0);
     }
     let (query, key) = (model.heads * model.head_size, model.kv_heads * model.head_size);
+    let (attended, value) = (model.heads * model.value_head_size, model.kv_heads * model.value_head_size);
     for layer in 0..model.layers {
         let mut layer_matrix = |name: &str, rows, columns| {
             matrix(&format!("blk.{layer}.{name}.weight"), rows, columns, 1.0);
         };
         layer_matrix("attn_q", query, model.width);
         layer_matrix("attn_k", key, model.width);
-        layer_matrix("attn_v", key, model.width);
-        layer_matrix("attn_output", model.width, query);
+        layer_matrix("attn_v", value, model.width);
+        layer_matrix("attn_output", model.width, attended);
         layer_matrix("ffn_gate", model.feed_forward, model.width);
         layer_matrix("ffn_up", model.feed_forward, model.width);
         layer_matrix("ffn_down", model.width, model.feed_forward);

@@ -71,6 +71,12 @@ impl Config {
                 config.refuse("head_dim", format!("at most {MAX_HEAD_SIZE} values a head are allowed"))
             );
         }
+        // No architecture here has it; who writes it has other heads in mind than there would be.
+        if config.count("v_head_dim")?.is_some_and(|found| found != head_size) {
+            return Err(
+                config.refuse("v_head_dim", format!("values have heads as keys have, of {head_size}"))
+            );
+        }
         out.set(&key("attention.key_length"), head_size).set(&key("attention.value_length"), head_size);
         let epsilon = config.number("rms_norm_eps")?;
         let epsilon = epsilon.ok_or_else(|| config.refuse("rms_norm_eps", "a number is needed"))?;

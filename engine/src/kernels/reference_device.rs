@@ -36,6 +36,7 @@ pub struct ReferenceDevice {
     layout: CacheLayout,
     /// One entry per memory of the layout, `[slot][kv_head][head_size]`.
     keys: Vec<Vec<f32>>,
+    /// The same, `[slot][kv_head][value_head_size]`.
     values: Vec<Vec<f32>>,
 }
 
@@ -44,7 +45,8 @@ impl ReferenceDevice {
     pub fn open(program: &Program, weights: &dyn WeightSource, limits: DeviceLimits) -> ReferenceDevice {
         program.check();
         let layout = CacheLayout::of(program);
-        let cache = vec![0.0; limits.num_blocks * limits.block_size * program.kv_width()];
+        let cache =
+            |width| vec![vec![0.0; limits.num_blocks * limits.block_size * width]; layout.num_memories];
         ReferenceDevice {
             info: DeviceInfo {
                 kind: "cpu",
@@ -57,8 +59,8 @@ impl ReferenceDevice {
             limits,
             weights: (0..program.weights.len()).map(|id| weights.weight(WeightId(id)).into_owned()).collect(),
             buffers: vec![Vec::new(); program.buffers.len()],
-            keys: vec![cache.clone(); layout.num_memories],
-            values: vec![cache; layout.num_memories],
+            keys: cache(program.key_width()),
+            values: cache(program.value_width()),
             layout,
         }
     }
@@ -68,7 +70,7 @@ impl ReferenceDevice {
         &self.buffers[id.0]
     }
 
-    /// Keys and values of a layer, `[slot][kv_head][head_size]` each.
+    /// Keys and values of a layer, `[slot][kv_head]` and the values of a head.
     pub fn cache(&self, layer: usize) -> (&[f32], &[f32]) {
         let CachePlace { memory, .. } = self.layout.places[layer];
         (&self.keys[memory], &self.values[memory])
@@ -110,9 +112,9 @@ impl ReferenceDevice {
             }
             OpKind::StoreKv { key, value, layer } => {
                 let CachePlace { group, memory } = self.layout.places[layer];
-                let (width, slots) = (program.kv_width(), &batch.slots[group * batch.tokens.len()..]);
-                store_kv(&self.buffers[key.0], slots, width, &mut self.keys[memory]);
-                store_kv(&self.buffers[value.0], slots, width, &mut self.values[memory]);
+                let slots = &batch.slots[group * batch.tokens.len()..];
+                store_kv(&self.buffers[key.0], slots, program.key_width(), &mut self.keys[memory]);
+                store_kv(&self.buffers[value.0], slots, program.value_width(), &mut self.values[memory]);
             }
             OpKind::Attention { query, out, layer, num_heads, scale, window } => {
                 let CachePlace { group, memory } = self.layout.places[layer];
@@ -120,6 +122,7 @@ impl ReferenceDevice {
                     num_heads,
                     num_kv_heads: program.num_kv_heads,
                     head_size: program.head_size,
+                    value_head_size: program.value_head_size,
                     block_size: self.limits.block_size,
                     scale,
                     window,

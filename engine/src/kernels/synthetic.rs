@@ -31,8 +31,10 @@ pub struct LlamaShape {
     pub num_heads: usize,
     /// KV heads; divides `num_heads`.
     pub num_kv_heads: usize,
-    /// Values per head.
+    /// Values per head of queries and keys.
     pub head_size: usize,
+    /// Values per head of values.
+    pub value_head_size: usize,
     /// Values of a head that rotate.
     pub rotary: usize,
     /// Which of them rotate together.
@@ -56,6 +58,7 @@ impl LlamaShape {
         num_heads: 9,
         num_kv_heads: 3,
         head_size: 64,
+        value_head_size: 64,
         rotary: 64,
         style: RopeStyle::Pairs,
         window: None,
@@ -72,6 +75,7 @@ impl LlamaShape {
         num_heads: 6,
         num_kv_heads: 2,
         head_size: 16,
+        value_head_size: 16,
         rotary: 16,
         style: RopeStyle::Pairs,
         window: None,
@@ -87,7 +91,7 @@ impl LlamaShape {
         let block = self.format.block_elements().max(self.embedding_format.block_elements());
         self.width = self.width.next_multiple_of(block);
         self.ffn_width = self.ffn_width.next_multiple_of(block);
-        while !(self.num_heads * self.head_size).is_multiple_of(block) {
+        while !(self.num_heads * self.value_head_size).is_multiple_of(block) {
             self.num_heads += self.num_kv_heads;
         }
         self
@@ -111,8 +115,8 @@ impl SyntheticModel {
     /// A model of this shape, its weights drawn from `seed`.
     pub fn new(shape: &LlamaShape, seed: u64) -> SyntheticModel {
         let mut model = Builder { random: ChaCha8Rng::seed_from_u64(seed), weights: vec![], stored: vec![] };
-        let heads = shape.num_heads * shape.head_size;
-        let kv_width = shape.num_kv_heads * shape.head_size;
+        let (num_heads, num_kv_heads) = (shape.num_heads, shape.num_kv_heads);
+        let (head_size, value_head_size) = (shape.head_size, shape.value_head_size);
         let (width, ffn_width) = (shape.width, shape.ffn_width);
         let mut buffers = Vec::new();
         let mut buffer = |name, rows, width| {
@@ -121,10 +125,10 @@ impl SyntheticModel {
         };
         let hidden = buffer("hidden", Rows::Tokens, width);
         let normed = buffer("normed", Rows::Tokens, width);
-        let query = buffer("query", Rows::Tokens, heads);
-        let key = buffer("key", Rows::Tokens, kv_width);
-        let value = buffer("value", Rows::Tokens, kv_width);
-        let attended = buffer("attended", Rows::Tokens, heads);
+        let query = buffer("query", Rows::Tokens, num_heads * head_size);
+        let key = buffer("key", Rows::Tokens, num_kv_heads * head_size);
+        let value = buffer("value", Rows::Tokens, num_kv_heads * value_head_size);
+        let attended = buffer("attended", Rows::Tokens, num_heads * value_head_size);
         let gate = buffer("gate", Rows::Tokens, ffn_width);
         let up = buffer("up", Rows::Tokens, ffn_width);
         let last = buffer("last", Rows::Logits, width);
@@ -136,7 +140,7 @@ impl SyntheticModel {
         let rope = |buffer, num_heads| OpKind::Rope {
             buffer,
             num_heads,
-            head_size: shape.head_size,
+            head_size,
             rotation: Rotation::plain(shape.rotary, 10_000.0),
             style: shape.style,
         };
@@ -145,9 +149,13 @@ impl SyntheticModel {
         for layer in 0..shape.num_layers {
             let name = |part: &str| format!("layer.{layer}.{part}");
             let mut matrix = |part, rows, columns| model.matrix(&name(part), shape.format, rows, columns);
-            let [q, k, v] =
-                [("q", heads), ("k", kv_width), ("v", kv_width)].map(|(n, r)| matrix(n, r, width));
-            let output = matrix("output", width, heads);
+            let rows = [
+                ("q", num_heads * head_size),
+                ("k", num_kv_heads * head_size),
+                ("v", num_kv_heads * value_head_size),
+            ];
+            let [q, k, v] = rows.map(|(name, rows)| matrix(name, rows, width));
+            let output = matrix("output", width, num_heads * value_head_size);
             let [gate_weight, up_weight] = ["gate", "up"].map(|name| matrix(name, ffn_width, width));
             let down = matrix("down", width, ffn_width);
             let [attention_norm, ffn_norm] =
@@ -156,12 +164,11 @@ impl SyntheticModel {
             op(name("q"), product(normed, q, query, false));
             op(name("k"), product(normed, k, key, false));
             op(name("v"), product(normed, v, value, false));
-            op(name("rope_q"), rope(query, shape.num_heads));
-            op(name("rope_k"), rope(key, shape.num_kv_heads));
+            op(name("rope_q"), rope(query, num_heads));
+            op(name("rope_k"), rope(key, num_kv_heads));
             op(name("store_kv"), OpKind::StoreKv { key, value, layer });
-            let scale = 1.0 / (shape.head_size as f32).sqrt();
+            let scale = 1.0 / (head_size as f32).sqrt();
             let window = shape.window.filter(|_| layer.is_multiple_of(2));
-            let num_heads = shape.num_heads;
             op(
                 name("attention"),
                 OpKind::Attention { query, out: attended, layer, num_heads, scale, window },
@@ -184,8 +191,9 @@ impl SyntheticModel {
             ops,
             logits,
             num_layers: shape.num_layers,
-            num_kv_heads: shape.num_kv_heads,
-            head_size: shape.head_size,
+            num_kv_heads,
+            head_size,
+            value_head_size,
         };
         program.check();
         SyntheticModel { program, weights: model.stored }

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use super::ModelProblem;
+use super::settings::Settings;
 use super::source::ModelSource;
 use crate::program::{Buffer, BufferId, Op, OpKind, Program, Rows, Weight, WeightId};
 use crate::tensor_type::TensorType;
@@ -125,9 +126,7 @@ impl<'a> ProgramBuilder<'a> {
     pub(super) fn finish(
         self,
         logits: BufferId,
-        num_layers: usize,
-        num_kv_heads: usize,
-        head_size: usize,
+        settings: &Settings,
     ) -> Result<(Program, Vec<Range<usize>>), ModelProblem> {
         let used: HashSet<&str> = self.weights.iter().map(|weight| weight.name.as_str()).collect();
         let extra: Vec<String> = self
@@ -153,9 +152,10 @@ impl<'a> ProgramBuilder<'a> {
             weights: self.weights,
             ops: self.ops,
             logits,
-            num_layers,
-            num_kv_heads,
-            head_size,
+            num_layers: settings.layers,
+            num_kv_heads: settings.kv_heads,
+            head_size: settings.head_size,
+            value_head_size: settings.value_head_size,
         };
         program.check();
         Ok((program, self.rows))

@@ -68,16 +68,15 @@ impl<'a> Decoder<'a> {
     ) -> Result<Decoder<'a>, ModelProblem> {
         let settings = Settings::read(source, architecture)?;
         let mut program = ProgramBuilder::new(source, architecture);
-        let query_width = settings.heads * settings.head_size;
-        let kv_width = settings.kv_heads * settings.head_size;
+        let Settings { heads, kv_heads, head_size, value_head_size, .. } = settings;
         let mut buffer = |name, width| program.buffer(name, Rows::Tokens, width);
         let buffers = Buffers {
             hidden: buffer("hidden", settings.width),
             normed: buffer("normed", settings.width),
-            query: buffer("query", query_width),
-            key: buffer("key", kv_width),
-            value: buffer("value", kv_width),
-            attended: buffer("attended", query_width),
+            query: buffer("query", heads * head_size),
+            key: buffer("key", kv_heads * head_size),
+            value: buffer("value", kv_heads * value_head_size),
+            attended: buffer("attended", heads * value_head_size),
             gate: buffer("gate", settings.feed_forward),
             up: buffer("up", settings.feed_forward),
         };
@@ -123,7 +122,7 @@ impl<'a> Decoder<'a> {
         const OUTPUT: &str = "output.weight";
         let weight = if program.has(OUTPUT) { program.matrix(OUTPUT, vocabulary, width) } else { embedding };
         program.op("logits", OpKind::MatMul { input: last_normed, weight, out: logits, accumulate: false });
-        program.finish(logits, settings.layers, settings.kv_heads, settings.head_size)
+        program.finish(logits, &settings)
     }
 }
 
@@ -178,7 +177,7 @@ impl Layer<'_, '_> {
         self.op(op, OpKind::AddBias { buffer, bias });
     }
 
-    /// Norms each head of a buffer, in place.
+    /// Norms each head of queries or keys, in place.
     pub(super) fn head_norm(&mut self, op: &str, tensor: &str, buffer: BufferId) {
         let Settings { head_size, epsilon, .. } = self.decoder.settings;
         let weight = self.decoder.program.vector(&self.tensor(tensor, "weight"), head_size);

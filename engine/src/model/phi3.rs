@@ -15,7 +15,7 @@ pub(super) fn build(source: &dyn ModelSource, vocabulary: usize) -> Built {
     let settings = decoder.settings;
     let query_end = settings.heads * settings.head_size;
     let key_end = query_end + settings.kv_heads * settings.head_size;
-    let value_end = key_end + settings.kv_heads * settings.head_size;
+    let value_end = key_end + settings.kv_heads * settings.value_head_size;
     let (gate_end, up_end) = (settings.feed_forward, 2 * settings.feed_forward);
     for index in 0..settings.layers {
         let mut layer = decoder.layer(index);

@@ -75,7 +75,9 @@ pub(super) struct Settings {
     pub(super) feed_forward: usize,
     pub(super) heads: usize,
     pub(super) kv_heads: usize,
+    /// Of queries and keys.
     pub(super) head_size: usize,
+    pub(super) value_head_size: usize,
     pub(super) rotation: Rotation,
     pub(super) epsilon: f32,
     /// Positions that a token sees in layers that attend to a window.
@@ -102,12 +104,33 @@ impl Settings {
             let allowed = format!("it must divide `{heads_key}`, which is {heads}");
             return Err(refuse(&kv_heads_key, kv_heads, allowed));
         }
-        let head_size = head_size(metadata, &key, width, heads)?;
+        let size_of_heads = |length: &str| match optional_count(metadata, &key(length), MAX_WIDTH)? {
+            Some(size) => Ok(size),
+            None if width.is_multiple_of(heads) => Ok(width / heads),
+            None => {
+                let (length, width_key) = (key(length), key("embedding_length"));
+                let allowed = format!("without `{length}` it must divide `{width_key}`, which is {width}");
+                Err(refuse(&heads_key, heads, allowed))
+            }
+        };
+        let head_size = size_of_heads("attention.key_length")?;
+        let value_head_size = size_of_heads("attention.value_length")?;
         let rotary_key = key("rope.dimension_count");
         let rotary = optional_count(metadata, &rotary_key, MAX_WIDTH)?.unwrap_or(head_size);
         if rotary > head_size || !rotary.is_multiple_of(2) {
-            let allowed = format!("it must be even and at most the size of a head, which is {head_size}");
+            let allowed = format!("it must be even and at most the size of a key, which is {head_size}");
             return Err(refuse(&rotary_key, rotary, allowed));
+        }
+        // Newer architectures have other heads in layers with a window.
+        for (name, size) in [
+            ("attention.key_length_swa", head_size),
+            ("attention.value_length_swa", value_head_size),
+            ("rope.dimension_count_swa", rotary),
+        ] {
+            let key = key(name);
+            if let Some(found) = optional_count(metadata, &key, MAX_WIDTH)?.filter(|found| *found != size) {
+                return Err(refuse(&key, found, format!("it must be as in the other layers, {size}")));
+            }
         }
         let epsilon_key = key("attention.layer_norm_rms_epsilon");
         Ok(Settings {
@@ -117,37 +140,11 @@ impl Settings {
             heads,
             kv_heads,
             head_size,
+            value_head_size,
             rotation: rotation(metadata, architecture, rotary)?,
             epsilon: positive(&epsilon_key, metadata.require(&epsilon_key)?)?,
             window: window(metadata, architecture)?.filter(|_| !UNCLEAR_WINDOWS.contains(&architecture)),
         })
-    }
-}
-
-fn head_size(
-    metadata: Metadata<'_>,
-    key: &impl Fn(&str) -> String,
-    width: usize,
-    heads: usize,
-) -> Result<usize, ModelProblem> {
-    let key_length = key("attention.key_length");
-    let head_size = match optional_count(metadata, &key_length, MAX_WIDTH)? {
-        Some(head_size) => head_size,
-        None if width.is_multiple_of(heads) => width / heads,
-        None => {
-            let (heads_key, width_key) = (key("attention.head_count"), key("embedding_length"));
-            let allowed = format!("without `{key_length}` it must divide `{width_key}`, which is {width}");
-            return Err(refuse(&heads_key, heads, allowed));
-        }
-    };
-    let value_length = key("attention.value_length");
-    match optional_count(metadata, &value_length, MAX_WIDTH)? {
-        Some(value_size) if value_size != head_size => Err(refuse(
-            &value_length,
-            value_size,
-            format!("it must equal the size of a key, which is {head_size}"),
-        )),
-        _ => Ok(head_size),
     }
 }
 

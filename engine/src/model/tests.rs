@@ -96,7 +96,8 @@ fn weights_are_the_bytes_of_their_tensors_in_every_format() {
     for format in TensorType::ALL {
         let width = format.block_elements().max(64);
         let (head_size, feed_forward) = (width / 4, 2 * width);
-        let sizes = TinyLlama { width, head_size, feed_forward, ..Default::default() };
+        let value_head_size = head_size;
+        let sizes = TinyLlama { width, head_size, value_head_size, feed_forward, ..Default::default() };
         let writer = tiny_llama(&TinyLlama { format, tied: false, ..sizes });
         let model = open(&writer).unwrap();
         for (index, weight) in model.program.weights.iter().enumerate() {
@@ -182,7 +183,7 @@ fn tensors_of_other_shapes_and_formats_are_named() {
 
 #[test]
 fn settings_that_cannot_be_are_refused_by_key() {
-    let cases: [(&str, u32); 12] = [
+    let cases: [(&str, u32); 15] = [
         ("llama.block_count", 0),
         ("llama.block_count", u32::MAX),
         ("llama.context_length", 0),
@@ -191,7 +192,10 @@ fn settings_that_cannot_be_are_refused_by_key() {
         ("llama.feed_forward_length", 0),
         ("llama.attention.head_count", 0),
         ("llama.attention.head_count_kv", 3),
-        ("llama.attention.value_length", 32),
+        ("llama.attention.key_length", 0),
+        ("llama.attention.value_length", 0),
+        ("llama.attention.key_length_swa", 8),
+        ("llama.attention.value_length_swa", 8),
         ("llama.rope.dimension_count", 15),
         ("llama.rope.dimension_count", 18),
         ("llama.expert_count", 8),
@@ -226,10 +230,38 @@ fn absent_settings_have_their_defaults() {
     }
     writer.unset("tokenizer.chat_template").unset("general.name");
     let model = open(&writer).unwrap();
-    assert_eq!((model.program.num_kv_heads, model.program.head_size), (4, 16));
+    let Program { num_kv_heads, head_size, value_head_size, .. } = model.program;
+    assert_eq!((num_kv_heads, head_size, value_head_size), (4, 16, 16));
     assert!(model.chat_template.is_none() && model.name.is_none());
     writer.set("llama.attention.head_count", 3);
     assert_names(&open(&writer).unwrap_err().to_string(), &["head_count", "3", "key_length", "64"]);
+    writer.set("llama.attention.key_length", 16);
+    assert_names(&open(&writer).unwrap_err().to_string(), &["head_count", "3", "value_length", "64"]);
+}
+
+#[test]
+fn heads_of_keys_and_of_values_have_sizes_of_their_own() {
+    for value_head_size in [8, 24] {
+        let program =
+            open(&tiny_llama(&TinyLlama { value_head_size, ..Default::default() })).unwrap().program;
+        assert_eq!((program.head_size, program.value_head_size), (16, value_head_size));
+        assert_eq!((program.key_width(), program.value_width()), (2 * 16, 2 * value_head_size));
+        // Two layers of keys and values in four bytes each.
+        assert_eq!(program.kv_bytes_per_slot(), 2 * 4 * 2 * (16 + value_head_size as u64));
+        let width =
+            |name| program.buffers.iter().find(|buffer| buffer.name == name).map(|buffer| buffer.width);
+        assert_eq!((width("query"), width("attended")), (Some(4 * 16), Some(4 * value_head_size)));
+        for op in &program.ops {
+            if let OpKind::Attention { scale, .. } = op.kind {
+                assert_eq!(scale, 0.25, "it is for the products of queries and keys");
+                let cost = program.cost(op, BatchShape { attended: 1, context: 1, ..Default::default() });
+                assert_eq!(cost.flops, 2 * 4 * (16 + value_head_size as u64));
+                assert_eq!(cost.bytes_read, 4 * 2 * (16 + value_head_size as u64));
+            }
+        }
+    }
+    let error = refusal(|writer| writer.set("llama.attention.value_length", 8));
+    assert_names(&error, &["`blk.0.attn_v.weight`", "[64, 32]", "[64, 16]"]);
 }
 
 /// The rotation of a tiny model after a change.

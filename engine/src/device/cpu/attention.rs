@@ -7,7 +7,8 @@
 //! context of a lone sequence is spread over all threads.
 //!
 //! Keys lie in groups of [`GROUP`] slots, transposed: `[kv_head][group][value of the head][slot of the group]`,
-//! so that a dot product is a lane and needs no sum across lanes. Values lie as `[kv_head][slot][value]`.
+//! so that a dot product is a lane and needs no sum across lanes. Values lie as `[kv_head][slot][value]`. Heads of keys
+//! and of values have sizes of their own.
 //!
 //! Invariant: a row's result depends on its position, its query and the cache alone: the order of every sum
 //! is given by positions, and what a row may not see (what comes after it, what is older than its window) is never
@@ -22,6 +23,7 @@ use super::rows::lane_sum;
 use super::shared::SharedBuffer;
 use super::simd::{Kernel, Lanes, Registers, exp, prefetch};
 use crate::device::{BatchSequence, DeviceError};
+use crate::program::Program;
 
 /// Slots of a key group.
 const GROUP: usize = 16;
@@ -37,17 +39,19 @@ pub(super) struct KvCache {
     /// Slots, rounded up to whole groups.
     slots: usize,
     head_size: usize,
+    value_head_size: usize,
 }
 
 impl KvCache {
-    pub(super) fn new(slots: usize, num_kv_heads: usize, head_size: usize) -> Result<KvCache, DeviceError> {
+    /// An empty cache of `slots` slots for the program's heads.
+    pub(super) fn new(slots: usize, program: &Program) -> Result<KvCache, DeviceError> {
         let slots = slots.next_multiple_of(GROUP);
-        let len = slots * num_kv_heads * head_size;
         Ok(KvCache {
-            keys: SharedBuffer::new("the key cache", len)?,
-            values: SharedBuffer::new("the value cache", len)?,
+            keys: SharedBuffer::new("the key cache", slots * program.key_width())?,
+            values: SharedBuffer::new("the value cache", slots * program.value_width())?,
             slots,
-            head_size,
+            head_size: program.head_size,
+            value_head_size: program.value_head_size,
         })
     }
 
@@ -56,17 +60,18 @@ impl KvCache {
     /// # Safety
     /// Nobody reads the cache meanwhile.
     pub(super) unsafe fn store(&self, slot: usize, key: &[f32], value: &[f32]) {
-        let head_size = self.head_size;
-        for (head, (key, value)) in key.chunks_exact(head_size).zip(value.chunks_exact(head_size)).enumerate()
-        {
-            let keys = (head * self.slots + slot / GROUP * GROUP) * head_size + slot % GROUP;
-            let values = (head * self.slots + slot) * head_size;
-            for (i, (key, value)) in key.iter().zip(value).enumerate() {
+        for (head, key) in key.chunks_exact(self.head_size).enumerate() {
+            let start = (head * self.slots + slot / GROUP * GROUP) * self.head_size + slot % GROUP;
+            for (i, key) in key.iter().enumerate() {
                 // SAFETY: no slice over the cache exists, as the caller promises.
-                unsafe {
-                    self.keys.store(keys + i * GROUP, *key);
-                    self.values.store(values + i, *value);
-                }
+                unsafe { self.keys.store(start + i * GROUP, *key) };
+            }
+        }
+        for (head, value) in value.chunks_exact(self.value_head_size).enumerate() {
+            let start = (head * self.slots + slot) * self.value_head_size;
+            for (i, value) in value.iter().enumerate() {
+                // SAFETY: the same.
+                unsafe { self.values.store(start + i, *value) };
             }
         }
     }
@@ -76,10 +81,9 @@ impl KvCache {
     /// # Safety
     /// Nobody writes to the cache while the slices live.
     pub(super) unsafe fn head(&self, head: usize) -> (&[f32], &[f32]) {
-        let len = self.slots * self.head_size;
-        let range = head * len..(head + 1) * len;
+        let range = |head_size| head * self.slots * head_size..(head + 1) * self.slots * head_size;
         // SAFETY: as the caller promises.
-        unsafe { (self.keys.read(range.clone()), self.values.read(range)) }
+        unsafe { (self.keys.read(range(self.head_size)), self.values.read(range(self.value_head_size))) }
     }
 }
 
@@ -131,21 +135,27 @@ pub(super) struct Partials<'a> {
 
 impl Partials<'_> {
     /// Values that partials of `queries` queries take.
-    pub(super) fn len(queries: usize, head_size: usize) -> usize {
-        queries * (head_size + 2)
+    pub(super) fn len(queries: usize, value_head_size: usize) -> usize {
+        queries * (value_head_size + 2)
     }
 
     /// Partials in the memory of `values`, as many as `len` says or more.
-    pub(super) fn over(values: &mut [f32], queries: usize, head_size: usize) -> Partials<'_> {
-        let (sums, rest) = values.split_at_mut(queries * head_size);
+    pub(super) fn over(values: &mut [f32], queries: usize, value_head_size: usize) -> Partials<'_> {
+        let (sums, rest) = values.split_at_mut(queries * value_head_size);
         let (maxima, rest) = rest.split_at_mut(queries);
         Partials { sums, maxima, totals: &mut rest[..queries] }
     }
 
+    /// Values of a head in `sums`.
+    #[inline(always)]
+    fn value_head_size(&self) -> usize {
+        self.sums.len() / self.maxima.len()
+    }
+
     /// The attention of one query: its weighted values over its total.
     pub(super) fn write(&self, query: usize, out: &mut [f32]) {
-        let (head_size, total) = (out.len(), self.totals[query]);
-        for (out, sum) in out.iter_mut().zip(&self.sums[query * head_size..]) {
+        let (start, total) = (query * out.len(), self.totals[query]);
+        for (out, sum) in out.iter_mut().zip(&self.sums[start..]) {
             *out = sum / total;
         }
     }
@@ -164,7 +174,7 @@ impl Kernel for Merge<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let queries = self.added.maxima.len();
-        let head_size = self.added.sums.len() / queries;
+        let value_head_size = self.added.value_head_size();
         let group = queries / self.view.tile.rows;
         for query in 0..queries {
             if self.view.visible(query / group, self.chunk).is_empty() {
@@ -173,7 +183,7 @@ impl Kernel for Merge<'_> {
             let (old, new) = (self.merged.maxima[query], self.added.maxima[query]);
             let maximum = if old > new { old } else { new };
             let (keep, add) = (exp::<L>(old - maximum), exp::<L>(new - maximum));
-            let range = query * head_size..(query + 1) * head_size;
+            let range = query * value_head_size..(query + 1) * value_head_size;
             let added = &self.added.sums[range.clone()];
             for (sum, added) in self.merged.sums[range].iter_mut().zip(added) {
                 *sum = L::mul_add(*added, add, *sum * keep);
@@ -208,7 +218,7 @@ impl Kernel for AttendChunk<'_> {
     fn run<L: Lanes>(mut self) {
         let (rows, queries) = (self.view.tile.rows, self.out.maxima.len());
         let group = queries / rows;
-        let head_size = self.queries.len() / queries;
+        let (head_size, value_head_size) = (self.queries.len() / queries, self.out.value_head_size());
         let (first, last) = (self.view.visible(0, self.chunk), self.view.visible(rows - 1, self.chunk));
         let mut position = first.start;
         let mut next = self.segment(&mut position, last.end);
@@ -237,7 +247,8 @@ impl Kernel for AttendChunk<'_> {
         while let Some(segment) = next {
             next = self.segment(&mut position, shared.end);
             if let Some(next) = next {
-                prefetch(self.values.as_ptr().wrapping_add(next.slot * head_size), 4 * next.len * head_size);
+                let values = self.values.as_ptr().wrapping_add(next.slot * value_head_size);
+                prefetch(values, 4 * next.len * value_head_size);
             }
             self.weigh::<L>(segment);
         }
@@ -360,17 +371,17 @@ impl AttendChunk<'_> {
     /// The same for `QUERIES` of them. Returns the query after them.
     #[inline(always)]
     fn weigh_columns<L: Lanes, const QUERIES: usize>(&mut self, segment: Segment, query: usize) -> usize {
-        let head_size = self.queries.len() / self.out.maxima.len();
+        let value_head_size = self.out.value_head_size();
         let mut column = 0;
         if L::REGISTERS == Registers::Rows8Columns32 {
-            while head_size - column >= 32 {
+            while value_head_size - column >= 32 {
                 column = self.weigh_block::<L, QUERIES, 32>(segment, query, column);
             }
         }
-        while head_size - column >= 16 {
+        while value_head_size - column >= 16 {
             column = self.weigh_block::<L, QUERIES, 16>(segment, query, column);
         }
-        while column < head_size {
+        while column < value_head_size {
             column = self.weigh_block::<L, QUERIES, 1>(segment, query, column);
         }
         query + QUERIES
@@ -383,20 +394,20 @@ impl AttendChunk<'_> {
         query: usize,
         column: usize,
     ) -> usize {
-        let head_size = self.queries.len() / self.out.maxima.len();
-        let values = &self.values[segment.slot * head_size..][..segment.len * head_size];
+        let value_head_size = self.out.value_head_size();
+        let values = &self.values[segment.slot * value_head_size..][..segment.len * value_head_size];
         let start = query * CHUNK + segment.position;
         let weights: [&[f32]; QUERIES] = rows_of(self.scores, start, CHUNK, segment.len);
         let mut sums = [[0.0; COLUMNS]; QUERIES];
         for r in 0..QUERIES {
-            sums[r].copy_from_slice(&self.out.sums[(query + r) * head_size + column..][..COLUMNS]);
+            sums[r].copy_from_slice(&self.out.sums[(query + r) * value_head_size + column..][..COLUMNS]);
         }
         let value = |k: usize| -> &[f32; COLUMNS] {
-            values[k * head_size + column..].first_chunk().expect("the block lies inside the head")
+            values[k * value_head_size + column..].first_chunk().expect("the block lies inside the head")
         };
         multiply::<L, QUERIES, COLUMNS>(weights, segment.len, value, &mut sums);
         for r in 0..QUERIES {
-            self.out.sums[(query + r) * head_size + column..][..COLUMNS].copy_from_slice(&sums[r]);
+            self.out.sums[(query + r) * value_head_size + column..][..COLUMNS].copy_from_slice(&sums[r]);
         }
         column + COLUMNS
     }

@@ -260,11 +260,10 @@ impl Memory {
             let rows = if buffer.rows == Rows::Tokens { limits.max_tokens } else { limits.max_sequences };
             SharedBuffer::new(buffer.name, size(buffer.name, &[rows, buffer.width])?)
         });
-        let slots = size("the KV pool", &[limits.num_blocks, limits.block_size, program.kv_width().max(1)])?
-            / program.kv_width().max(1);
+        let width = program.key_width().max(program.value_width()).max(1);
+        let slots = size("the KV pool", &[limits.num_blocks, limits.block_size, width])? / width;
         let layout = CacheLayout::of(program);
-        let caches =
-            (0..layout.num_memories).map(|_| KvCache::new(slots, program.num_kv_heads, program.head_size));
+        let caches = (0..layout.num_memories).map(|_| KvCache::new(slots, program));
         Ok(Memory {
             level,
             stages: plan::plan(program),

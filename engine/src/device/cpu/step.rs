@@ -40,7 +40,7 @@ impl Scratch {
             _ => None,
         });
         let queries = TILE_ROWS * group.max().unwrap_or(0);
-        let partials = Partials::len(queries, program.head_size);
+        let partials = Partials::len(queries, program.value_head_size);
         Scratch {
             ticks: Vec::with_capacity(program.ops.len()),
             matmul: MatMulScratch::new(max_rows),
@@ -208,11 +208,11 @@ impl Step<'_> {
                 memory.level.run(Rope { values, angles, row_width, head_size, rotary, style });
             }
             OpKind::StoreKv { key, value, layer } => {
-                let width = memory.program.kv_width();
                 // SAFETY: the unit's rows.
                 let (keys, values) =
                     unsafe { (self.read(key, rows.clone()), self.read(value, rows.clone())) };
-                let pairs = keys.chunks_exact(width).zip(values.chunks_exact(width));
+                let keys = keys.chunks_exact(memory.program.key_width());
+                let pairs = keys.zip(values.chunks_exact(memory.program.value_width()));
                 let place = memory.layout.places[layer];
                 let slots = &self.batch.slots[place.group * self.batch.tokens.len()..][rows];
                 for (slot, (key, value)) in slots.iter().zip(pairs) {
@@ -262,7 +262,7 @@ impl Step<'_> {
         let units = self.tiles.len() * heads;
         let chunks: usize = self.tiles.iter().map(|tile| op.chunks(tile) * heads).sum();
         let rows = self.tiles.iter().map(|tile| tile.rows).max().unwrap_or(0);
-        let stride = Partials::len(rows * op.group, memory.program.head_size);
+        let stride = Partials::len(rows * op.group, memory.program.value_head_size);
         let spread = units < 4 * self.peers.threads() && chunks > units && chunks * stride <= PARTIALS;
         if !spread {
             self.each_tile(&stage.passes[0], units, |unit| self.whole_tile(&op, unit, scratch));
@@ -358,7 +358,7 @@ impl Step<'_> {
         scores: &mut [f32],
         out: &mut [f32],
     ) {
-        let head_size = self.memory.program.head_size;
+        let Program { head_size, value_head_size, .. } = self.memory.program;
         let count = tile.rows * op.group;
         // SAFETY: the cache is written in other stages only.
         let (keys, values) = unsafe { self.memory.caches[op.place.memory].head(head) };
@@ -373,26 +373,26 @@ impl Step<'_> {
             keys,
             values,
             scores,
-            out: Partials::over(out, count, head_size),
+            out: Partials::over(out, count, value_head_size),
         });
     }
 
     fn merge(&self, op: &AttentionOp, tile: &Tile, chunk: usize, merged: &mut [f32], added: &mut [f32]) {
-        let (count, head_size) = (tile.rows * op.group, self.memory.program.head_size);
-        let merged = Partials::over(merged, count, head_size);
-        let added = Partials::over(added, count, head_size);
+        let (count, value_head_size) = (tile.rows * op.group, self.memory.program.value_head_size);
+        let merged = Partials::over(merged, count, value_head_size);
+        let added = Partials::over(added, count, value_head_size);
         self.memory.level.run(Merge { view: op.view(tile), chunk, merged, added });
     }
 
     fn write_out(&self, op: &AttentionOp, tile: &Tile, head: usize, merged: &mut [f32]) {
-        let head_size = self.memory.program.head_size;
-        let merged = Partials::over(merged, tile.rows * op.group, head_size);
+        let value_head_size = self.memory.program.value_head_size;
+        let merged = Partials::over(merged, tile.rows * op.group, value_head_size);
         for row in 0..tile.rows {
-            let start = (tile.first_row + row) * self.width(op.out) + head * op.group * head_size;
-            let range = start..start + op.group * head_size;
+            let start = (tile.first_row + row) * self.width(op.out) + head * op.group * value_head_size;
+            let range = start..start + op.group * value_head_size;
             // SAFETY: a tile's rows of one KV head's queries belong to the thread that took the unit.
             let out = unsafe { self.memory.buffers[op.out.0].write(range) };
-            for (index, out) in out.chunks_exact_mut(head_size).enumerate() {
+            for (index, out) in out.chunks_exact_mut(value_head_size).enumerate() {
                 merged.write(row * op.group + index, out);
             }
         }

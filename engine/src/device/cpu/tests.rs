@@ -250,15 +250,22 @@ fn programs_in_every_format_agree_with_the_reference_on_every_level() {
 
 #[test]
 fn programs_of_every_head_shape_agree_with_the_reference() {
-    // Heads, KV heads, head size, rotary: groups of 1, 2, 3, 5, 8 and 11 queries, odd heads.
-    let shapes =
-        [(1, 1, 2, 2), (2, 1, 5, 4), (3, 1, 16, 8), (10, 2, 24, 24), (8, 1, 33, 16), (11, 1, 64, 64)];
-    for (index, (num_heads, num_kv_heads, head_size, rotary)) in shapes.into_iter().enumerate() {
+    // Heads, KV heads, sizes of keys and of values, rotary: groups of 1, 2, 3, 5, 8 and 11 queries, odd heads.
+    let shapes = [
+        (1, 1, [2, 2], 2),
+        (2, 1, [5, 5], 4),
+        (3, 1, [16, 48], 8),
+        (10, 2, [24, 24], 24),
+        (8, 1, [33, 20], 16),
+        (11, 1, [64, 64], 64),
+    ];
+    for (index, (num_heads, num_kv_heads, sizes, rotary)) in shapes.into_iter().enumerate() {
         let style = if index % 2 == 0 { RopeStyle::Halves } else { RopeStyle::Pairs };
         // The output matrix has heads · head size columns: a format without blocks takes any.
         let format = TensorType::F16;
-        let sizes = LlamaShape { num_heads, num_kv_heads, head_size, rotary, ..LlamaShape::TINY };
-        let model = SyntheticModel::new(&LlamaShape { style, format, ..sizes }, 7);
+        let [head_size, value_head_size] = sizes;
+        let heads = LlamaShape { num_heads, num_kv_heads, head_size, value_head_size, ..LlamaShape::TINY };
+        let model = SyntheticModel::new(&LlamaShape { style, format, rotary, ..heads }, 7);
         for (level, threads) in SimdLevel::available().into_iter().zip([1, 2, 3]) {
             compare_with_reference(&model, [1, 3, 5, 16, 24, 32][index], level, threads, 8);
         }
@@ -377,16 +384,17 @@ proptest! {
         seed in any::<u64>(),
         kv_heads in 1usize..4,
         group in 1usize..5,
-        head in 1usize..6,
+        heads in [1usize..6, 1usize..6],
         format in prop::sample::select(TensorType::ALL.to_vec()),
         block_size in 1usize..40,
         threads in 1usize..5,
     ) {
-        let head_size = 32 * head.div_ceil(2) / (1 + head % 2);
+        let [head_size, value_head_size] = heads.map(|head| 32 * head.div_ceil(2) / (1 + head % 2));
         let shape = LlamaShape {
             num_heads: kv_heads * group,
             num_kv_heads: kv_heads,
             head_size,
+            value_head_size,
             rotary: head_size / 2,
             format,
             ..LlamaShape::TINY

@@ -88,19 +88,19 @@ impl Plan {
             activations.push(gpu.activation(&format!("buffer {}", buffer.name), bytes, options)?);
         }
         let slots = (limits.num_blocks * limits.block_size) as u64;
-        let cache_bytes = 4 * slots * program.kv_width() as u64;
-        let in_texels = attention::cache_in_texels(options.mapping, program.head_size);
+        let in_texels = cache_in_texels(program, options);
         let mut cache = Vec::with_capacity(layout.num_memories);
         for number in 0..layout.num_memories {
-            let half = |what| -> Result<Cache, DeviceError> {
+            let half = |what, width: usize| -> Result<Cache, DeviceError> {
                 let name = format!("the {what} of cache {number}");
+                let bytes = 4 * slots * width as u64;
                 Ok(if in_texels {
-                    Cache::Texels(gpu.texels(&name, cache_bytes / 16, Texel::Floats, options)?)
+                    Cache::Texels(gpu.texels(&name, bytes / 16, Texel::Floats, options)?)
                 } else {
-                    Cache::Buffer(gpu.storage(&name, cache_bytes, options)?)
+                    Cache::Buffer(gpu.storage(&name, bytes, options)?)
                 })
             };
-            cache.push([half("keys")?, half("values")?]);
+            cache.push([half("keys", program.key_width())?, half("values", program.value_width())?]);
         }
         let max_workgroups = options.max_workgroups;
         let plan = Plan { dispatches: Vec::new(), activations, layout, cache, step, ropes, max_workgroups };
@@ -297,15 +297,15 @@ impl Builder<'_> {
                 let OpKind::StoreKv { key, value, layer } = ops[2].kind else { unreachable!("the store") };
                 let (rotary, before) = (rotation.rotary, self.words_before(&rotation));
                 let rope = rope::params(num_heads, head_size, rotary, style, before);
-                let width = self.program.buffers[key.0].width;
-                let in_texels = attention::cache_in_texels(self.options.mapping, self.program.head_size);
+                let widths = [key, value].map(|id| self.program.buffers[id.0].width);
+                let in_texels = cache_in_texels(self.program, self.options);
                 let activation = |id: BufferId| Bound::Buffer(self.plan.activations[id.0].clone());
                 let CachePlace { group, memory } = self.plan.layout.places[layer];
                 let [keys, values] = &self.plan.cache[memory];
                 Ok(vec![Draft {
                     rows: Rows::Tokens,
-                    variants: store_kv::rope_variants(num_heads * rotary / 2, width, in_texels),
-                    params: store_kv::rope_params(width, group, rope),
+                    variants: store_kv::rope_variants(num_heads * rotary / 2, widths, in_texels),
+                    params: store_kv::rope_params(widths, group, rope),
                     windows: None,
                     bound: vec![
                         activation(query),
@@ -415,7 +415,6 @@ impl Builder<'_> {
         };
         let Builder { program, limits, plan, weights, options, .. } = self;
         let mapping = options.mapping;
-        let in_texels = attention::cache_in_texels(mapping, program.head_size);
         let width = |id: BufferId| program.buffers[id.0].width;
         let rows = |id: BufferId| program.buffers[id.0].rows;
         let columns = |id: WeightId| program.weights[id.0].columns;
@@ -466,10 +465,11 @@ impl Builder<'_> {
             OpKind::StoreKv { key, value, layer } => {
                 let CachePlace { group, memory } = plan.layout.places[layer];
                 let [keys, values] = &plan.cache[memory];
+                let widths = [key, value].map(width);
                 Draft {
                     rows: Rows::Tokens,
-                    variants: store_kv::variants(width(key), program.head_size, in_texels),
-                    params: store_kv::params(width(key), program.head_size, group),
+                    variants: store_kv::variants(widths, cache_in_texels(program, *options)),
+                    params: store_kv::params(widths, group),
                     windows: None,
                     bound: vec![activation(key).into(), activation(value).into(), keys.into(), values.into()],
                 }
@@ -480,6 +480,7 @@ impl Builder<'_> {
                     num_heads,
                     num_kv_heads: program.num_kv_heads,
                     head_size: program.head_size,
+                    value_head_size: program.value_head_size,
                     block_size: limits.block_size,
                     scale,
                     window,
@@ -562,6 +563,11 @@ impl Builder<'_> {
         let (rows, windows) = (draft.rows, draft.windows);
         Ok(Dispatch { ops, name: name.to_owned(), rows, bind_group, windows, variants })
     }
+}
+
+/// Whether keys and values are in textures.
+fn cache_in_texels(program: &Program, options: Options) -> bool {
+    attention::cache_in_texels(options.mapping, program.head_size, program.value_head_size)
 }
 
 /// Most rows a buffer can have.

@@ -118,7 +118,16 @@ pub(crate) fn one_op(kind: OpKind, mut buffers: Vec<Buffer>, weights: Vec<Weight
         buffers.len() - 1
     });
     let ops = vec![Op { name: "op".to_owned(), kind }];
-    Program { buffers, weights, ops, logits: BufferId(logits), num_layers: 1, num_kv_heads: 1, head_size: 1 }
+    Program {
+        buffers,
+        weights,
+        ops,
+        logits: BufferId(logits),
+        num_layers: 1,
+        num_kv_heads: 1,
+        head_size: 1,
+        value_head_size: 1,
+    }
 }
 
 /// A buffer with a row for each token.
@@ -295,7 +304,9 @@ impl Rig {
             Cache::Buffer(buffer) => self.download(buffer),
             Cache::Texels(texture) => self.download_texels(texture),
         };
-        all.truncate(limits.num_blocks * limits.block_size * self.device.program.kv_width());
+        let program = &self.device.program;
+        let width = [program.key_width(), program.value_width()][half];
+        all.truncate(limits.num_blocks * limits.block_size * width);
         all
     }
 

@@ -113,6 +113,7 @@ fn llama(sizes: Sizes, formats: &[TensorType]) -> Program {
         num_layers: layers,
         num_kv_heads: kv_heads,
         head_size,
+        value_head_size: head_size,
     }
 }
 
@@ -482,10 +483,13 @@ fn every_kernel() -> Vec<Kernel> {
     let software = [true, false].map(|shuffle| Mapping::Software { shuffle });
     let mut variants = vec![
         rope::variants(3, 8),
-        store_kv::variants(33, 11, false),
-        store_kv::variants(32, 8, true),
-        store_kv::rope_variants(12, 32, false),
-        store_kv::rope_variants(12, 32, true),
+        store_kv::variants([33, 33], false),
+        store_kv::variants([32, 33], false),
+        store_kv::variants([33, 64], false),
+        store_kv::variants([32, 16], true),
+        store_kv::rope_variants(12, [32, 32], false),
+        store_kv::rope_variants(12, [32, 33], false),
+        store_kv::rope_variants(12, [32, 16], true),
         gate_mul::variants(Activation::Silu, 33),
         gate_mul::variants(Activation::Gelu, 33),
         add::variants(33),
@@ -527,11 +531,20 @@ fn every_kernel() -> Vec<Kernel> {
                 }
             }
         }
-        for (num_heads, num_kv_heads, head_size) in [(9, 3, 64), (1, 1, 1), (8, 1, 257), (5, 1, 6)] {
+        for (num_heads, num_kv_heads, head_size, value_head_size) in [
+            (9, 3, 64, 64),
+            (1, 1, 1, 1),
+            (8, 1, 257, 257),
+            (5, 1, 6, 6),
+            (4, 2, 64, 32),
+            (4, 2, 7, 4),
+            (4, 2, 4, 7),
+        ] {
             let shape = AttentionShape {
                 num_heads,
                 num_kv_heads,
                 head_size,
+                value_head_size,
                 block_size: 16,
                 scale: 1.0,
                 window: None,

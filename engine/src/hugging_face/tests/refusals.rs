@@ -32,7 +32,7 @@ fn what_is_wrong_with_a_directory_is_named() {
         twins.write("extra.safetensors", file);
         index(twins, json!({name: "extra.safetensors", "model.embed_tokens.weight": "model.safetensors"}));
     }
-    let cases: [Case; 37] = [
+    let cases: [Case; 38] = [
         (|twins| remove(twins, "config.json"), &["Tiny-0.1B", "`config.json` is missing"]),
         (|twins| twins.write("config.json", "[]"), &["`config.json` is no JSON object"]),
         (
@@ -98,6 +98,7 @@ fn what_is_wrong_with_a_directory_is_named() {
             &["`vocab_size` in `config.json` is 276", "has 275 rows"],
         ),
         (|twins| config(twins, "head_dim", json!(1 << 30)), &["`head_dim` in `config.json` is 1073741824"]),
+        (|twins| config(twins, "v_head_dim", json!(8)), &["`v_head_dim` in `config.json` is 8", "of 16"]),
         (
             |twins| config(twins, "tie_word_embeddings", json!(false)),
             &["`lm_head.weight` is missing", "`tie_word_embeddings`"],

@@ -6,9 +6,10 @@
 
 struct Params {
     num_heads: u32,
-    // In chunks: width of a row of query and out, and of a slot of the cache.
-    stride: u32,
-    kv_width: u32,
+    num_kv_heads: u32,
+    // In chunks: from a row to the next, of query and of out.
+    query_stride: u32,
+    out_stride: u32,
     scale: f32,
     // Positions that a row sees at most.
     window: u32,
@@ -17,21 +18,21 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(3) var<storage, read_write> query: array<Chunk>;
-@group(0) @binding(4) var<storage, read> keys: array<Chunk>;
-@group(0) @binding(5) var<storage, read> values: array<Chunk>;
-@group(0) @binding(6) var<storage, read_write> out: array<Chunk>;
+@group(0) @binding(3) var<storage, read_write> query: array<KeyChunk>;
+@group(0) @binding(4) var<storage, read> keys: array<KeyChunk>;
+@group(0) @binding(5) var<storage, read> values: array<ValueChunk>;
+@group(0) @binding(6) var<storage, read_write> out: array<ValueChunk>;
 
-// Chunks of a head, and how many of them a thread owns.
-const LENGTH: u32 = HEAD_SIZE / CHUNK;
-const OWNED: u32 = (LENGTH + THREADS - 1u) / THREADS;
+// Chunks of a head of the output that a thread owns.
+const OWNED: u32 = (VALUE_LENGTH + THREADS - 1u) / THREADS;
 // Below every score, and finite: infinities cannot be written in WGSL and their differences are no numbers.
 const LOWEST: f32 = -3.0e38;
 
-var<workgroup> head_query: array<Chunk, HEADS * LENGTH>;
+var<workgroup> head_query: array<KeyChunk, HEADS * KEY_LENGTH>;
 var<workgroup> weights: array<f32, HEADS * THREADS>;
 var<workgroup> reduced: array<f32, HEADS * THREADS>;
-var<workgroup> slots: array<u32, THREADS>;
+// Where the tile's values begin.
+var<workgroup> starts: array<u32, THREADS>;
 
 @compute @workgroup_size(THREADS)
 fn main(
@@ -46,17 +47,18 @@ fn main(
         return;
     }
     let first_head = index % head_groups * HEADS;
-    let kv_start = first_head / GROUP * LENGTH;
-    let row_start = row * params.stride + first_head * LENGTH;
+    let kv_head = first_head / GROUP;
+    let query_start = row * params.query_stride + first_head * KEY_LENGTH;
+    let out_start = row * params.out_stride + first_head * VALUE_LENGTH;
     let visible = step[header.positions + row] + 1u;
     let table = header.block_tables + step[header.table_starts + params.cache_group * header.tokens + row];
 
-    for (var i = local; i < HEADS * LENGTH; i += THREADS) {
-        head_query[i] = query[row_start + i];
+    for (var i = local; i < HEADS * KEY_LENGTH; i += THREADS) {
+        head_query[i] = query[query_start + i];
     }
     var highest: array<f32, HEADS>;
     var total: array<f32, HEADS>;
-    var sum: array<array<Chunk, HEADS>, OWNED>;
+    var sum: array<array<ValueChunk, HEADS>, OWNED>;
     for (var h = 0u; h < HEADS; h++) {
         highest[h] = LOWEST;
     }
@@ -66,12 +68,14 @@ fn main(
         let count = min(THREADS, visible - first);
         let position = first + min(local, count - 1u);
         let slot = step[table + position / BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE;
-        slots[local] = slot * params.kv_width + kv_start;
+        // The head's place among the KV heads of all slots.
+        let stored = slot * params.num_kv_heads + kv_head;
+        starts[local] = stored * VALUE_LENGTH;
         var score: array<f32, HEADS>;
-        for (var i = 0u; i < LENGTH; i++) {
-            let key = keys[slot * params.kv_width + kv_start + i];
+        for (var i = 0u; i < KEY_LENGTH; i++) {
+            let key = keys[stored * KEY_LENGTH + i];
             for (var h = 0u; h < HEADS; h++) {
-                score[h] = chunk_dot(head_query[h * LENGTH + i], key, score[h]);
+                score[h] = chunk_dot(head_query[h * KEY_LENGTH + i], key, score[h]);
             }
         }
         for (var h = 0u; h < HEADS; h++) {
@@ -102,9 +106,9 @@ fn main(
         workgroupBarrier();
         for (var o = 0u; o < OWNED; o++) {
             let place = local + o * THREADS;
-            if (place < LENGTH) {
+            if (place < VALUE_LENGTH) {
                 for (var p = 0u; p < count; p++) {
-                    let value = values[slots[p] + place];
+                    let value = values[starts[p] + place];
                     for (var h = 0u; h < HEADS; h++) {
                         sum[o][h] += weights[h * THREADS + p] * value;
                     }
@@ -132,8 +136,8 @@ fn main(
         let divisor = select(weight, 1.0, weight == 0.0);
         for (var o = 0u; o < OWNED; o++) {
             let place = local + o * THREADS;
-            if (place < LENGTH) {
-                out[row_start + h * LENGTH + place] = sum[o][h] / divisor;
+            if (place < VALUE_LENGTH) {
+                out[out_start + h * VALUE_LENGTH + place] = sum[o][h] / divisor;
             }
         }
     }

@@ -7,9 +7,10 @@
 
 struct Params {
     num_heads: u32,
-    // In fours: width of a row of query and out, and of a slot of the cache.
-    stride: u32,
-    kv_width: u32,
+    num_kv_heads: u32,
+    // In fours: from a row to the next, of query and of out.
+    query_stride: u32,
+    out_stride: u32,
     scale: f32,
     // Positions that a row sees at most.
     window: u32,
@@ -24,9 +25,9 @@ struct Params {
 @group(0) @binding(6) var<storage, read_write> out: array<vec4<f32>>;
 
 const LANES: u32 = 8u;
-// Fours of a head, and how many of them a lane owns.
-const LENGTH: u32 = HEAD_SIZE / 4u;
-const OWNED: u32 = (LENGTH + LANES - 1u) / LANES;
+// Fours of a head that a lane owns, of the query and of the output.
+const OWNED_QUERY: u32 = (KEY_LENGTH + LANES - 1u) / LANES;
+const OWNED_OUT: u32 = (VALUE_LENGTH + LANES - 1u) / LANES;
 // Below every score, and finite: infinities cannot be written in WGSL and their differences are no numbers.
 const LOWEST: f32 = -3.0e38;
 
@@ -43,23 +44,24 @@ fn main(
         return;
     }
     let first_head = index % head_groups * HEADS;
-    let kv_start = first_head / GROUP * LENGTH;
-    let row_start = row * params.stride + first_head * LENGTH;
+    let kv_head = first_head / GROUP;
+    let query_start = row * params.query_stride + first_head * KEY_LENGTH;
+    let out_start = row * params.out_stride + first_head * VALUE_LENGTH;
     let visible = step[header.positions + row] + 1u;
     let table = header.block_tables + step[header.table_starts + params.cache_group * header.tokens + row];
 
-    var head_query: array<array<vec4<f32>, OWNED>, HEADS>;
+    var head_query: array<array<vec4<f32>, OWNED_QUERY>, HEADS>;
     var highest: array<f32, HEADS>;
     var total: array<f32, HEADS>;
-    var sum: array<array<vec4<f32>, HEADS>, OWNED>;
+    var sum: array<array<vec4<f32>, HEADS>, OWNED_OUT>;
     // each this_head
     {
         highest[THIS_HEAD] = LOWEST;
-        // each owned_four
+        // each query_four
         {
-            head_query[THIS_HEAD][OWNED_FOUR] = query[row_start + THIS_HEAD * LENGTH + min(lane + OWNED_FOUR * LANES, LENGTH - 1u)];
+            head_query[THIS_HEAD][QUERY_FOUR] = query[query_start + THIS_HEAD * KEY_LENGTH + min(lane + QUERY_FOUR * LANES, KEY_LENGTH - 1u)];
         }
-        // end owned_four
+        // end query_four
     }
     // end this_head
 
@@ -67,11 +69,14 @@ fn main(
         let count = min(LANES, visible - first);
         let position = first + min(lane, count - 1u);
         let slot = step[table + position / BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE;
-        let start = slot * params.kv_width + kv_start;
+        // The head's place among the KV heads of all slots.
+        let stored = slot * params.num_kv_heads + kv_head;
+        let key_start = stored * KEY_LENGTH;
+        let value_start = stored * VALUE_LENGTH;
         var weight = array<f32, HEADS>();
         // each key_four
         {
-            let key = textureLoad(keys, texel(start + KEY_FOUR));
+            let key = textureLoad(keys, texel(key_start + KEY_FOUR));
             // each this_head
             {
                 let four = subgroupShuffle(head_query[THIS_HEAD][KEY_FOUR / LANES], KEY_FOUR % LANES);
@@ -91,28 +96,28 @@ fn main(
             highest[THIS_HEAD] = higher;
             weight[THIS_HEAD] = select(0.0, exp(score - higher), lane < count);
             total[THIS_HEAD] = fma(total[THIS_HEAD], shrink, weight[THIS_HEAD]);
-            // each owned_four
+            // each value_four
             {
-                sum[OWNED_FOUR][THIS_HEAD] *= shrink;
+                sum[VALUE_FOUR][THIS_HEAD] *= shrink;
             }
-            // end owned_four
+            // end value_four
         }
         // end this_head
-        // each owned_four
+        // each value_four
         {
-            let place = min(lane + OWNED_FOUR * LANES, LENGTH - 1u);
+            let place = min(lane + VALUE_FOUR * LANES, VALUE_LENGTH - 1u);
             // each position_of_tile
             {
-                let value = textureLoad(values, texel(subgroupShuffle(start, POSITION_OF_TILE) + place));
+                let value = textureLoad(values, texel(subgroupShuffle(value_start, POSITION_OF_TILE) + place));
                 // each this_head
                 {
-                    sum[OWNED_FOUR][THIS_HEAD] = fma(vec4<f32>(subgroupShuffle(weight[THIS_HEAD], POSITION_OF_TILE)), value, sum[OWNED_FOUR][THIS_HEAD]);
+                    sum[VALUE_FOUR][THIS_HEAD] = fma(vec4<f32>(subgroupShuffle(weight[THIS_HEAD], POSITION_OF_TILE)), value, sum[VALUE_FOUR][THIS_HEAD]);
                 }
                 // end this_head
             }
             // end position_of_tile
         }
-        // end owned_four
+        // end value_four
     }
 
     // each this_head
@@ -122,14 +127,14 @@ fn main(
         whole += subgroupShuffle(whole, lane ^ 1u);
         // A row that sees nothing is zero. The test is false for a NaN, which stays one.
         let divisor = select(whole, 1.0, whole == 0.0);
-        // each owned_four
+        // each value_four
         {
-            let place = lane + OWNED_FOUR * LANES;
-            if (place < LENGTH) {
-                out[row_start + THIS_HEAD * LENGTH + place] = sum[OWNED_FOUR][THIS_HEAD] / divisor;
+            let place = lane + VALUE_FOUR * LANES;
+            if (place < VALUE_LENGTH) {
+                out[out_start + THIS_HEAD * VALUE_LENGTH + place] = sum[VALUE_FOUR][THIS_HEAD] / divisor;
             }
         }
-        // end owned_four
+        // end value_four
     }
     // end this_head
 }

@@ -9,8 +9,10 @@ pub struct AttentionShape {
     pub num_heads: usize,
     /// KV heads; divides `num_heads`.
     pub num_kv_heads: usize,
-    /// Values per head.
+    /// Values per head of queries and keys.
     pub head_size: usize,
+    /// Values per head of values and of the output.
+    pub value_head_size: usize,
     /// Tokens per KV block.
     pub block_size: usize,
     /// Multiplies the dot products.
@@ -31,8 +33,8 @@ pub fn attention(
     shape: AttentionShape,
     out: &mut [f32],
 ) {
-    let AttentionShape { num_heads, num_kv_heads, head_size, block_size, scale, window, cache_group } = shape;
-    let (width, kv_width) = (num_heads * head_size, num_kv_heads * head_size);
+    let AttentionShape { num_heads, num_kv_heads, head_size, value_head_size, .. } = shape;
+    let AttentionShape { block_size, scale, window, cache_group, .. } = shape;
     for sequence in &batch.sequences {
         let table = &batch.block_tables[sequence.table_start(cache_group, block_size)..];
         let slot =
@@ -41,25 +43,21 @@ pub fn attention(
             let end = batch.positions[row] as usize + 1;
             let visible = end.saturating_sub(window.unwrap_or(end))..end;
             for head in 0..num_heads {
-                let offset = head / (num_heads / num_kv_heads) * head_size;
-                let start = row * width + head * head_size;
-                let query = &query[start..start + head_size];
-                let at =
-                    |cache: &[f32], position: usize, i: usize| cache[slot(position) * kv_width + offset + i];
+                let kv_head = head / (num_heads / num_kv_heads);
+                let key = |position| &keys[(slot(position) * num_kv_heads + kv_head) * head_size..];
+                let value = |position| &values[(slot(position) * num_kv_heads + kv_head) * value_head_size..];
+                let query = &query[(row * num_heads + head) * head_size..][..head_size];
                 let scores: Vec<f32> = visible
                     .clone()
-                    .map(|p| scale * (0..head_size).map(|i| query[i] * at(keys, p, i)).sum::<f32>())
+                    .map(|p| scale * query.iter().zip(key(p)).map(|(query, key)| query * key).sum::<f32>())
                     .collect();
                 let max = scores.iter().copied().fold(f32::MIN, f32::max);
                 let weights: Vec<f32> = scores.iter().map(|score| (score - max).exp()).collect();
                 let total: f32 = weights.iter().sum();
-                for i in 0..head_size {
-                    let sum: f32 = weights
-                        .iter()
-                        .zip(visible.clone())
-                        .map(|(weight, p)| weight * at(values, p, i))
-                        .sum();
-                    out[start + i] = sum / total;
+                let out = &mut out[(row * num_heads + head) * value_head_size..][..value_head_size];
+                for (i, out) in out.iter_mut().enumerate() {
+                    let weighted = weights.iter().zip(visible.clone());
+                    *out = weighted.map(|(weight, p)| weight * value(p)[i]).sum::<f32>() / total;
                 }
             }
         }

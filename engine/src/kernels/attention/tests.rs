@@ -21,6 +21,7 @@ fn shape(num_heads: usize, num_kv_heads: usize, head_size: usize) -> AttentionSh
         num_heads,
         num_kv_heads,
         head_size,
+        value_head_size: head_size,
         block_size: BLOCK_SIZE,
         scale,
         window: None,
@@ -29,7 +30,7 @@ fn shape(num_heads: usize, num_kv_heads: usize, head_size: usize) -> AttentionSh
 }
 
 fn program(shape: AttentionShape, out: usize) -> Program {
-    let width = shape.num_heads * shape.head_size;
+    let [query, attended] = [shape.head_size, shape.value_head_size].map(|size| shape.num_heads * size);
     let kind = OpKind::Attention {
         query: BufferId(0),
         out: BufferId(out),
@@ -38,9 +39,9 @@ fn program(shape: AttentionShape, out: usize) -> Program {
         scale: shape.scale,
         window: shape.window,
     };
-    let mut program = one_op(kind, vec![tokens("query", width), tokens("out", width)], vec![]);
+    let mut program = one_op(kind, vec![tokens("query", query), tokens("out", attended)], vec![]);
     program.num_kv_heads = shape.num_kv_heads;
-    program.head_size = shape.head_size;
+    (program.head_size, program.value_head_size) = (shape.head_size, shape.value_head_size);
     program
 }
 
@@ -68,11 +69,13 @@ fn batch(sequences: &[(u32, u32)], random: &mut Random) -> Batch {
 fn check(shape: AttentionShape, sequences: &[(u32, u32)], mapping: Option<Mapping>, out: usize, folded: u32) {
     let mut random = Random::new(12);
     let batch = batch(sequences, &mut random);
-    let (rows, width) = (batch.tokens.len(), shape.num_heads * shape.head_size);
-    let cache = LIMITS.num_blocks * BLOCK_SIZE * shape.num_kv_heads * shape.head_size;
+    let (rows, width) = (batch.tokens.len(), shape.num_heads * shape.value_head_size);
+    let stored_heads = LIMITS.num_blocks * BLOCK_SIZE * shape.num_kv_heads;
     // Large scores, so that a wrong maximum shows.
-    let query: Vec<f32> = random.values(rows * width).iter().map(|value| value * 8.0).collect();
-    let (keys, values) = (random.values(cache), random.values(cache));
+    let query = random.values(rows * shape.num_heads * shape.head_size);
+    let query: Vec<f32> = query.iter().map(|value| value * 8.0).collect();
+    let keys = random.values(stored_heads * shape.head_size);
+    let values = random.values(stored_heads * shape.value_head_size);
     let rig = Rig::try_open(&program(shape, out), &Stored(vec![]), LIMITS, |options| {
         options.mapping = mapping.unwrap_or(options.mapping);
         options.max_workgroups = options.max_workgroups.min(folded);
@@ -128,6 +131,22 @@ fn odd_head_sizes_and_groups_agree_with_the_reference() {
         }
     }
     check(shape(2, 1, 257), &[(35, 2), (5, 5)], Some(Mapping::Hardware), 1, u32::MAX);
+}
+
+#[test]
+fn heads_of_keys_and_of_values_may_differ_in_size() {
+    // Of keys and of values: in fours or not, in one load of the lanes or several, longer than they keep.
+    let sizes = [(8, 16), (16, 8), (64, 32), (7, 4), (4, 7), (192, 128), (24, 8), (8, 260), (5, 6)];
+    let sequences = [(9, 9), (40, 1), (33, 7), (3, 2)];
+    for (head_size, value_head_size) in sizes {
+        for (num_heads, num_kv_heads) in [(6, 2), (4, 1)] {
+            let shape = AttentionShape { value_head_size, ..shape(num_heads, num_kv_heads, head_size) };
+            for mapping in MAPPINGS {
+                check(shape, &sequences, mapping, 1, u32::MAX);
+                check(AttentionShape { window: Some(5), ..shape }, &sequences, mapping, 1, u32::MAX);
+            }
+        }
+    }
 }
 
 #[test]

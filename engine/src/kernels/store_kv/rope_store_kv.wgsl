@@ -1,14 +1,17 @@
 // Rope of queries and keys and the way of keys and values into the cache in one: a thread for each pair of the
-// queries, in place as `rope` has it, and for each four of the keys and values, which go to the row's slot.
+// queries, in place as `rope` has it, for each four of the keys and for each chunk of the values, which go to the row's
+// slot.
 
 struct Params {
     query_pairs: u32,
     head_size: u32,
     pairs: u32,
     query_stride: u32,
-    // In fours.
-    kv_width: u32,
-    kv_stride: u32,
+    // In fours of keys, in chunks of values.
+    key_width: u32,
+    key_stride: u32,
+    value_width: u32,
+    value_stride: u32,
     // Words of the rope tables before this one, for one row.
     words_before: u32,
     // Distance between the values of a pair, and between the first values of two pairs.
@@ -21,7 +24,7 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(3) var<storage, read_write> query: array<f32>;
 @group(0) @binding(4) var<storage, read> key: array<f32>;
-@group(0) @binding(5) var<storage, read> value: array<Chunk>;
+@group(0) @binding(5) var<storage, read> value: array<ValueChunk>;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(
@@ -30,7 +33,7 @@ fn main(
     @builtin(local_invocation_index) local: u32,
 ) {
     let index = linear_workgroup(group, groups) * WORKGROUP + local;
-    let per_row = params.query_pairs + 2u * params.kv_width;
+    let per_row = params.query_pairs + params.key_width + params.value_width;
     let row = index / per_row;
     if (row >= header.tokens) {
         return;
@@ -48,20 +51,20 @@ fn main(
         query[first + params.partner] = a * turn.y + b * turn.x;
         return;
     }
-    let slot = step[header.slots + params.cache_group * header.tokens + row] * params.kv_width;
+    let slot = step[header.slots + params.cache_group * header.tokens + row];
     let place = item - params.query_pairs;
-    if (place < params.kv_width) {
-        let start = row * params.kv_stride * 4u;
+    if (place < params.key_width) {
+        let start = row * params.key_stride * 4u;
         let four = vec4<f32>(
             turned_key(table, start, place * 4u),
             turned_key(table, start, place * 4u + 1u),
             turned_key(table, start, place * 4u + 2u),
             turned_key(table, start, place * 4u + 3u),
         );
-        keep_key(slot + place, four);
+        keep_key(slot * params.key_width + place, four);
     } else {
-        let four = place - params.kv_width;
-        keep_value(slot + four, value[row * params.kv_stride + four]);
+        let chunk = place - params.key_width;
+        keep_value(slot * params.value_width + chunk, value[row * params.value_stride + chunk]);
     }
 }
 

@@ -1,16 +1,18 @@
-// One thread for each chunk of a row: key and value go to the row's slot.
+// One thread for each chunk of the longer of key and value: both go to the row's slot.
 
 struct Params {
-    // In chunks.
-    width: u32,
-    stride: u32,
+    // In chunks, of keys and of values.
+    key_width: u32,
+    key_stride: u32,
+    value_width: u32,
+    value_stride: u32,
     // The layer's group: whose slots count.
     cache_group: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(3) var<storage, read> key: array<Chunk>;
-@group(0) @binding(4) var<storage, read> value: array<Chunk>;
+@group(0) @binding(3) var<storage, read> key: array<KeyChunk>;
+@group(0) @binding(4) var<storage, read> value: array<ValueChunk>;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(
@@ -19,12 +21,17 @@ fn main(
     @builtin(local_invocation_index) local: u32,
 ) {
     let index = linear_workgroup(group, groups) * WORKGROUP + local;
-    let row = index / params.width;
+    let per_row = max(params.key_width, params.value_width);
+    let row = index / per_row;
     if (row >= header.tokens) {
         return;
     }
-    let place = index % params.width;
+    let place = index % per_row;
     let slot = step[header.slots + params.cache_group * header.tokens + row];
-    keep_key(slot * params.width + place, key[row * params.stride + place]);
-    keep_value(slot * params.width + place, value[row * params.stride + place]);
+    if (place < params.key_width) {
+        keep_key(slot * params.key_width + place, key[row * params.key_stride + place]);
+    }
+    if (place < params.value_width) {
+        keep_value(slot * params.value_width + place, value[row * params.value_stride + place]);
+    }
 }
