@@ -56,6 +56,7 @@ pub(crate) fn batch(tokens: &[u32], first: usize, end: usize, groups: usize) -> 
             .flat_map(|group| (0..context_blocks).map(move |i| block(group, i)))
             .collect(),
         logits_rows: (0..(end - first) as u32).collect(),
+        candidates: vec![],
     }
 }
 
