@@ -10,6 +10,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use limpid_telemetry::observation::{OpDetail, Phase};
@@ -374,7 +375,8 @@ pub enum DeviceError {
 
 /// Finds the adapters for a choice, one for each of `engines` engines, of which there is at least one. Equal GPUs
 /// are taken in turn; engines on one device divide its memory, and on the CPU its threads, and share the weights
-/// there. `require_gpu` refuses software adapters and the CPU device.
+/// there. `require_gpu` refuses software adapters and the CPU device. Drivers' compiled pipelines are kept in the
+/// directory `pipelines`, so that the next start is faster; it need not exist, nor be possible.
 ///
 /// # Errors
 /// [`DeviceError::NoAdapter`] with what was tried.
@@ -382,6 +384,7 @@ pub fn find_adapters(
     choice: DeviceChoice,
     require_gpu: bool,
     engines: usize,
+    pipelines: Option<&Path>,
 ) -> Result<Vec<Box<dyn Adapter>>, DeviceError> {
     match choice {
         DeviceChoice::Cpu if require_gpu => Err(DeviceError::NoAdapter {
@@ -390,8 +393,8 @@ pub fn find_adapters(
             advice: "drop --require-gpu, or use --device auto or wgpu",
         }),
         DeviceChoice::Cpu => Ok(cpu::adapters(engines)),
-        DeviceChoice::Wgpu => wgpu::find(require_gpu, engines),
-        DeviceChoice::Auto => match wgpu::find(true, engines) {
+        DeviceChoice::Wgpu => wgpu::find(require_gpu, engines, pipelines),
+        DeviceChoice::Auto => match wgpu::find(true, engines, pipelines) {
             Ok(adapters) => Ok(adapters),
             Err(error) if require_gpu => Err(error),
             Err(error) => {

@@ -107,7 +107,7 @@ pub(crate) fn compare_model(name: &str, model: &Model, golden: &Golden) {
     check(name, "the references", &mut ReferenceDevice::open(program, model, LIMITS), groups, golden);
     let open = |adapter: &dyn Adapter| adapter.open(program, model, LIMITS).unwrap();
     check(name, "the CPU", &mut *open(&device::cpu::CpuAdapter::new()), groups, golden);
-    match device::wgpu::find(false, 1) {
+    match device::wgpu::find(false, 1, None) {
         Ok(adapters) => check(name, "wgpu", &mut *open(&*adapters[0]), groups, golden),
         Err(error) => test_support::skip_without_adapter(&error.to_string()),
     }

@@ -6,6 +6,7 @@
 //!
 //! Invariant: everything a step uses is made by [`Adapter::open`]; a step allocates only its command buffer.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,7 @@ mod gpu;
 mod groups;
 mod packing;
 mod peak;
+mod pipelines;
 mod plan;
 pub(crate) mod shader;
 mod step;
@@ -45,17 +47,23 @@ mod weights;
 const TIMESTAMP_BYTES: u64 = 256;
 
 /// Finds a wgpu adapter for each of `engines` engines: hardware first; software ones (`device_type` Cpu) only
-/// unless `hardware_only`. Several GPUs of the best kind are taken in turn.
+/// unless `hardware_only`. Several GPUs of the best kind are taken in turn. Where the adapter allows, compiled pipelines
+/// are kept in the directory `pipelines` from one opening to the next.
 ///
 /// # Errors
 /// [`DeviceError::NoAdapter`] with the adapters and backends that were tried.
-pub fn find(hardware_only: bool, engines: usize) -> Result<Vec<Box<dyn Adapter>>, DeviceError> {
+pub fn find(
+    hardware_only: bool,
+    engines: usize,
+    pipelines: Option<&Path>,
+) -> Result<Vec<Box<dyn Adapter>>, DeviceError> {
     let found = adapter::best(hardware_only)?;
     let adapter = |index: usize| -> Box<dyn Adapter> {
         let number = index % found.len();
         let adapter = found[number].clone();
         let info = adapter::describe(&adapter.get_info());
-        Box::new(WgpuAdapter { adapter, info, engines: share_of(engines, number, found.len()) })
+        let engines = share_of(engines, number, found.len());
+        Box::new(WgpuAdapter { adapter, info, engines, pipelines: pipelines.map(Path::to_owned) })
     };
     Ok((0..engines).map(adapter).collect())
 }
@@ -64,6 +72,8 @@ struct WgpuAdapter {
     adapter: wgpu::Adapter,
     info: DeviceInfo,
     engines: usize,
+    /// Where compiled pipelines are kept.
+    pipelines: Option<PathBuf>,
 }
 
 impl Adapter for WgpuAdapter {
@@ -92,7 +102,7 @@ impl Adapter for WgpuAdapter {
         weights: &dyn WeightSource,
         limits: DeviceLimits,
     ) -> Result<Box<dyn Device>, DeviceError> {
-        let gpu = Arc::new(Gpu::open(&self.adapter)?);
+        let gpu = Arc::new(Gpu::open(&self.adapter, self.pipelines.as_deref())?);
         let options = gpu.options();
         Ok(Box::new(WgpuDevice::open(gpu, self.info.clone(), program, weights, limits, options)?))
     }
@@ -170,6 +180,10 @@ impl WgpuDevice {
             words: Vec::new(),
         };
         device.warm_up()?;
+        // Not before, because some drivers compile a pipeline when it first runs.
+        if let Some(file) = &device.gpu.pipeline_file {
+            file.save();
+        }
         device.opening.push(Phase::since("warm_up", started));
         Ok(device)
     }

@@ -32,7 +32,7 @@ pub(crate) fn skip(reason: &str) {
 /// A device of the test's own, or a stated skip.
 pub(super) fn own_gpu() -> Option<Arc<Gpu>> {
     match adapter::best(false) {
-        Ok(adapters) => Some(Arc::new(Gpu::open(&adapters[0]).expect("the adapter opens"))),
+        Ok(adapters) => Some(Arc::new(Gpu::open(&adapters[0], None).expect("the adapter opens"))),
         Err(error) => {
             skip(&error.to_string());
             None
