@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use limpid_engine::kernels::top_k::reference::top_k;
 use limpid_engine::request::SamplingParams;
 use limpid_engine::sampler::Sampler;
 use rand::{RngExt, SeedableRng};
@@ -19,7 +20,7 @@ fn sample(criterion: &mut Criterion) {
         ("top_k_40", SamplingParams { top_k: Some(40), ..plain.clone() }),
         ("top_p_0.9", SamplingParams { top_p: 0.9, ..plain.clone() }),
         ("min_p_0.05", SamplingParams { min_p: 0.05, ..plain.clone() }),
-        ("greedy_logprobs_20", SamplingParams { temperature: 0.0, logprobs: Some(20), ..plain }),
+        ("greedy_logprobs_20", SamplingParams { temperature: 0.0, logprobs: Some(20), ..plain.clone() }),
     ];
     for (name, params) in cases {
         let mut sampler = Sampler::new(params, &[], 0);
@@ -27,6 +28,10 @@ fn sample(criterion: &mut Criterion) {
             bencher.iter_batched_ref(|| row.clone(), |row| sampler.sample(row), BatchSize::LargeInput);
         });
     }
+    // What is left for the host where the device picks candidates.
+    let picked = top_k(&row, 40);
+    let mut sampler = Sampler::new(SamplingParams { top_k: Some(40), ..plain }, &[], 0);
+    criterion.bench_function("sample/picked_40", |bencher| bencher.iter(|| sampler.sample_picked(&picked)));
 }
 
 criterion_group!(benches, sample);

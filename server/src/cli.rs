@@ -290,7 +290,7 @@ pub enum Detail {
 }
 
 impl ServeArgs {
-    /// The arguments as options of a server of the model in `model_path`.
+    /// The arguments as options of a server of the model in `model_path`, which keeps no pipelines.
     pub fn options(&self, model_path: PathBuf) -> ServeOptions {
         let served_model_names = match self.served_model_name.as_slice() {
             [] => vec![model_name(&model_path)],
@@ -310,6 +310,7 @@ impl ServeArgs {
                 Device::Cpu => DeviceChoice::Cpu,
             },
             require_gpu: self.require_gpu,
+            pipelines: None,
             telemetry: self.telemetry_settings(),
             admission: AdmissionLimits {
                 max_num_queued_reqs: self.max_num_queued_reqs,

@@ -62,6 +62,7 @@ impl TargetArgs {
             engine: EngineConfig::default(),
             device: self.device,
             require_gpu: false,
+            pipelines: store::pipelines(),
             telemetry: TelemetrySettings {
                 collect_detailed_traces,
                 service_version: env!("CARGO_PKG_VERSION"),

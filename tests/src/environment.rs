@@ -54,7 +54,7 @@ fn stored_model(name: &str) -> Result<PathBuf, String> {
 /// # Panics
 /// With `LIMPID_REQUIRE_GPU=1` if it does not.
 pub fn has_wgpu_adapter() -> bool {
-    match limpid_engine::device::find_adapters(limpid_engine::device::DeviceChoice::Wgpu, false, 1) {
+    match limpid_engine::device::find_adapters(limpid_engine::device::DeviceChoice::Wgpu, false, 1, None) {
         Ok(_) => true,
         Err(error) => {
             skip("a wgpu adapter", "LIMPID_REQUIRE_GPU", &error.to_string());

@@ -8,7 +8,8 @@ use super::{Batch, DeviceError, DeviceLimits};
 use crate::cache_layout::CacheLayout;
 use crate::program::{OpKind, Program};
 
-/// Checks the lengths of a batch, and every number in it, against the program and the limits.
+/// Checks the lengths of a batch, and every number in it, against the program, the limits, and how many candidates
+/// the device picks of a row at most.
 ///
 /// # Errors
 /// [`DeviceError::Limit`] where a number exceeds a limit, [`DeviceError::Failed`] where the parts of the
@@ -18,6 +19,7 @@ pub fn check_batch(
     program: &Program,
     layout: &CacheLayout,
     limits: &DeviceLimits,
+    max_candidates: usize,
 ) -> Result<(), DeviceError> {
     let rows = batch.tokens.len();
     at_most("a batch", rows, "rows", limits.max_tokens)?;
@@ -47,6 +49,13 @@ pub fn check_batch(
         if pair[0] >= pair[1] {
             return Err(DeviceError::Failed(format!("logits row {} comes before {}", pair[0], pair[1])));
         }
+    }
+    let (wanted, asked) = (batch.logits_rows.len(), batch.candidates.len());
+    if asked != 0 && asked != wanted {
+        return Err(DeviceError::Failed(format!("of {wanted} logits rows {asked} are asked for candidates")));
+    }
+    for index in 0..asked {
+        at_most("a logits row", batch.num_candidates(index), "candidates", max_candidates)?;
     }
     match batch.logits_rows.last() {
         Some(row) => below(|| "the last logits row".to_owned(), *row, "rows", rows),
@@ -161,11 +170,12 @@ mod tests {
             ],
             block_tables: vec![0, 1, 2, 7],
             logits_rows: vec![2, 3],
+            candidates: vec![0, 5],
         }
     }
 
     fn check(batch: &Batch) -> Result<(), DeviceError> {
-        check_batch(batch, &program(), &CacheLayout::of(&program()), &LIMITS)
+        check_batch(batch, &program(), &CacheLayout::of(&program()), &LIMITS, 5)
     }
 
     #[test]
@@ -179,7 +189,7 @@ mod tests {
         };
         two.sequences[1].block_table_start = 4;
         let check =
-            |batch: &Batch| check_batch(batch, &program(), &layout, &LIMITS).map_err(|e| e.to_string());
+            |batch: &Batch| check_batch(batch, &program(), &layout, &LIMITS, 5).map_err(|e| e.to_string());
         check(&two).unwrap();
         assert!(check(&one).unwrap_err().contains("4 slots in 2 groups"));
         let spoiled = Batch { slots: [&one.slots[..], &[3, 4, 32, 31]].concat(), ..two.clone() };
@@ -197,7 +207,7 @@ mod tests {
     #[test]
     fn every_way_a_batch_can_be_wrong_is_an_error_that_says_so() {
         type Spoil = fn(&mut Batch);
-        let table: [(&str, Spoil); 15] = [
+        let table: [(&str, Spoil); 17] = [
             ("token id of row 0 needs 11", |batch| batch.tokens[0] = 10),
             ("slot of row 3 needs 33 slots", |batch| batch.slots[3] = 32),
             ("7 rows", |batch| batch.tokens.extend([0, 0, 0])),
@@ -207,6 +217,8 @@ mod tests {
             ("3 logits rows", |batch| batch.logits_rows = vec![0, 1, 2]),
             ("last logits row needs 5 rows", |batch| batch.logits_rows[1] = 4),
             ("logits row 2 comes before 2", |batch| batch.logits_rows[1] = 2),
+            ("of 2 logits rows 1 are asked", |batch| batch.candidates.truncate(1)),
+            ("a logits row needs 6 candidates", |batch| batch.candidates[0] = 6),
             ("after row 3", |batch| batch.sequences[1].first_row = 2),
             ("rows 3 to 4294967298", |batch| batch.sequences[1].num_rows = u32::MAX),
             ("the sequences have 3 rows", |batch| batch.sequences.truncate(1)),

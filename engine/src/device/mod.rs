@@ -2,13 +2,15 @@
 //!
 //! It owns the weights in its own layout, the paged KV cache and the activations, all allocated when it is
 //! opened. It knows tokens, positions, slots and block tables; it knows no request, no queue and no
-//! sampling. [`cpu`] runs the ops in Rust, [`wgpu`] as WGSL dispatches.
+//! sampling. At most it picks a row's best candidates, if the logits would have a long way. [`cpu`] runs the ops in
+//! Rust, [`wgpu`] as WGSL dispatches.
 //!
 //! Invariant: what a row computes depends only on its own sequence, never on what else is in the batch,
 //! so a text does not change with its company.
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use limpid_telemetry::observation::{OpDetail, Phase};
@@ -40,6 +42,9 @@ pub struct Batch {
     pub block_tables: Vec<u32>,
     /// Rows whose logits are wanted, rising.
     pub logits_rows: Vec<u32>,
+    /// For each of them how many of its best candidates are enough, at most [`Device::max_candidates`]; 0 where the
+    /// whole row is wanted. Empty if all are wanted whole.
+    pub candidates: Vec<u32>,
 }
 
 /// One sequence's share of a [`Batch`].
@@ -76,6 +81,17 @@ impl Batch {
         self.sequences.clear();
         self.block_tables.clear();
         self.logits_rows.clear();
+        self.candidates.clear();
+    }
+
+    /// How many candidates the wanted row number `index` is asked for; 0 if it is wanted whole.
+    pub fn num_candidates(&self, index: usize) -> usize {
+        self.candidates.get(index).map_or(0, |count| *count as usize)
+    }
+
+    /// Wanted rows that are wanted whole.
+    pub fn num_whole_rows(&self) -> usize {
+        self.logits_rows.len() - self.candidates.iter().filter(|count| **count > 0).count()
     }
 
     /// What the ops' costs depend on, for a program with this window.
@@ -98,6 +114,15 @@ impl Batch {
             window_context: context(window),
         }
     }
+}
+
+/// A token that may come next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// Token id.
+    pub id: u32,
+    /// Its logit.
+    pub logit: f32,
 }
 
 /// Sizes a device is opened with. Nothing grows afterwards.
@@ -215,14 +240,14 @@ pub trait Device: Send {
     /// What it is.
     fn info(&self) -> &DeviceInfo;
 
-    /// Runs the program on a batch and writes the wanted logits, row after row, to `logits` (cleared
-    /// first). Blocks until they are on the host.
+    /// Runs the program on a batch and writes the rows of logits that are wanted whole, one after the other, to
+    /// `logits` (cleared first). Blocks until they, and the candidates of the other wanted rows, are on the host.
     ///
     /// # Errors
     /// After [`DeviceError::Lost`] the device is of no more use.
     fn execute(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError>;
 
-    /// Like [`Device::execute`], with the same logits, and tells in `detail` what it spent its time on. It may
+    /// Like [`Device::execute`], with the same results, and tells in `detail` what it spent its time on. It may
     /// take longer. A device that cannot tell leaves `detail` as it is.
     ///
     /// # Errors
@@ -234,6 +259,18 @@ pub trait Device: Send {
         _detail: &mut ExecuteDetail,
     ) -> Result<ExecuteTimes, DeviceError> {
         self.execute(batch, logits)
+    }
+
+    /// Most candidates that it picks of a row, fewer than the row has; 0 if its logits are in the host's memory
+    /// anyway, so that whole rows cost nothing.
+    fn max_candidates(&self) -> usize {
+        0
+    }
+
+    /// What the last execution picked: of each row that was asked for candidates, one row after the other, as many as
+    /// it was asked for. NaN comes before any number, then the greatest logit comes first, among equals the lower id.
+    fn candidates(&self) -> &[Candidate] {
+        &[]
     }
 
     /// Measures what it can do at most, with programs of its own; takes a second or two.
@@ -262,7 +299,8 @@ pub struct Peak {
 /// The inside of one execution.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExecuteDetail {
-    /// When the forward pass began and ended; everything before is upload, everything after read-back.
+    /// When the forward pass began and ended; everything before is upload, everything after, picking candidates
+    /// among it, read-back.
     pub forward: Option<(Instant, Instant)>,
     /// The ops that ran, in order.
     pub ops: Vec<OpDetail>,
@@ -340,7 +378,8 @@ pub enum DeviceError {
 
 /// Finds the adapters for a choice, one for each of `engines` engines, of which there is at least one. Equal GPUs
 /// are taken in turn; engines on one device divide its memory, and on the CPU its threads, and share the weights
-/// there. `require_gpu` refuses software adapters and the CPU device.
+/// there. `require_gpu` refuses software adapters and the CPU device. Drivers' compiled pipelines are kept in the
+/// directory `pipelines`, so that the next start is faster; it need not exist, nor be possible.
 ///
 /// # Errors
 /// [`DeviceError::NoAdapter`] with what was tried.
@@ -348,6 +387,7 @@ pub fn find_adapters(
     choice: DeviceChoice,
     require_gpu: bool,
     engines: usize,
+    pipelines: Option<&Path>,
 ) -> Result<Vec<Box<dyn Adapter>>, DeviceError> {
     match choice {
         DeviceChoice::Cpu if require_gpu => Err(DeviceError::NoAdapter {
@@ -356,8 +396,8 @@ pub fn find_adapters(
             advice: "drop --require-gpu, or use --device auto or wgpu",
         }),
         DeviceChoice::Cpu => Ok(cpu::adapters(engines)),
-        DeviceChoice::Wgpu => wgpu::find(require_gpu, engines),
-        DeviceChoice::Auto => match wgpu::find(true, engines) {
+        DeviceChoice::Wgpu => wgpu::find(require_gpu, engines, pipelines),
+        DeviceChoice::Auto => match wgpu::find(true, engines, pipelines) {
             Ok(adapters) => Ok(adapters),
             Err(error) if require_gpu => Err(error),
             Err(error) => {

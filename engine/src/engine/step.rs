@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use super::sleep::Sleep;
 use super::{Command, State, fill_batch};
 use crate::config::ResolvedConfig;
-use crate::device::{Batch, Device, DeviceError, DeviceSource, ExecuteDetail};
+use crate::device::{Batch, Candidate, Device, DeviceError, DeviceSource, ExecuteDetail};
 use crate::program::CostModel;
 use crate::request::{
     EngineRequest, FinishReason, RequestId, SampledToken, StepDetail, StepOutput, StepPart, StepTimes,
@@ -23,8 +23,11 @@ use crate::request::{
 use crate::sampler::Sampler;
 use crate::scheduler::{ModelOutput, Outcome, Scheduler, StepPlan};
 
-/// Rows from which on sampling is worth spreading over threads.
+/// Whole rows from which on sampling is worth spreading over threads.
 const PARALLEL_ROWS: usize = 4;
+
+/// A token, or why there is none.
+type Sampled = Result<SampledToken, Arc<str>>;
 
 /// What the thread owns, the callback apart.
 pub(super) struct Engine {
@@ -45,9 +48,14 @@ pub(super) struct Engine {
     samplers: HashMap<RequestId, Box<Sampler>>,
     reported: SchedulerStats,
     batch: Batch,
+    /// Of the rows that are wanted whole.
     logits: Vec<f32>,
+    /// Samplers of those rows.
     sampling: Vec<(RequestId, Box<Sampler>)>,
-    results: Vec<Result<SampledToken, Arc<str>>>,
+    /// What came of those rows.
+    sampled: Vec<Sampled>,
+    /// Of all rows.
+    results: Vec<Sampled>,
 }
 
 impl Engine {
@@ -76,6 +84,7 @@ impl Engine {
             batch: Batch::default(),
             logits: Vec::new(),
             sampling: Vec::new(),
+            sampled: Vec::new(),
             results: Vec::new(),
         }
     }
@@ -224,8 +233,11 @@ impl Engine {
         let planned = Instant::now();
         self.results.clear();
         fill_batch(&self.scheduler, plan, self.block_size, &mut self.batch);
-        let handed_over = Instant::now();
         let device = self.device.as_mut().expect("an engine that is awake has a device");
+        let most = device.max_candidates();
+        let needed = |id: RequestId| self.samplers[&id].num_candidates(most).unwrap_or(0) as u32;
+        self.batch.candidates.extend(sampling(plan).map(needed));
+        let handed_over = Instant::now();
         let (batch, logits) = (&self.batch, &mut self.logits);
         // A device that panicked is in no known state, like one that was lost.
         let mut inside = trace.is_some().then(ExecuteDetail::default);
@@ -265,8 +277,34 @@ impl Engine {
         sampled
     }
 
+    /// Samples from what the device gave for the batch.
     fn sample(&mut self, plan: &StepPlan) -> Result<(), Failure> {
-        let rows = self.batch.logits_rows.len();
+        self.sample_whole_rows(plan)?;
+        let device = self.device.as_ref().expect("an engine that is awake has a device");
+        let mut picked: &[Candidate] = device.candidates();
+        let mut sampled = self.sampled.drain(..);
+        for (index, id) in sampling(plan).enumerate() {
+            let count = self.batch.num_candidates(index);
+            if count == 0 {
+                self.results.extend(sampled.next());
+                continue;
+            }
+            let Some((own, rest)) = picked.split_at_checked(count) else {
+                let error = format!("the device returned {} of {count} candidates", picked.len());
+                return Err(Failure { error: error.into(), lost: false });
+            };
+            picked = rest;
+            // Too little work to be spread over threads.
+            let sampler = self.samplers.get_mut(&id).expect("a live request has a sampler");
+            self.results.push(sampler.sample_picked(own).map_err(|error| error.to_string().into()));
+        }
+        Ok(())
+    }
+
+    /// Samples, into `sampled`, the rows that came whole.
+    fn sample_whole_rows(&mut self, plan: &StepPlan) -> Result<(), Failure> {
+        self.sampled.clear();
+        let rows = self.batch.num_whole_rows();
         if rows == 0 {
             return Ok(());
         }
@@ -275,23 +313,30 @@ impl Engine {
             let error = format!("the device returned {} logits for {rows} rows", self.logits.len());
             return Err(Failure { error: error.into(), lost: false });
         }
-        for scheduled in plan.scheduled().iter().filter(|scheduled| scheduled.samples) {
-            let sampler = self.samplers.remove(&scheduled.id).expect("a live request has a sampler");
-            self.sampling.push((scheduled.id, sampler));
+        for (index, id) in sampling(plan).enumerate() {
+            if self.batch.num_candidates(index) == 0 {
+                let sampler = self.samplers.remove(&id).expect("a live request has a sampler");
+                self.sampling.push((id, sampler));
+            }
         }
         let sample = |((_, sampler), row): (&mut (RequestId, Box<Sampler>), &mut [f32])| {
             sampler.sample(row).map_err(|error| error.to_string().into())
         };
         if rows < PARALLEL_ROWS {
             let rows = self.logits.chunks_exact_mut(vocabulary);
-            self.results.extend(self.sampling.iter_mut().zip(rows).map(sample));
+            self.sampled.extend(self.sampling.iter_mut().zip(rows).map(sample));
         } else {
             let rows = self.logits.par_chunks_exact_mut(vocabulary);
-            self.sampling.par_iter_mut().zip(rows).map(sample).collect_into_vec(&mut self.results);
+            self.sampling.par_iter_mut().zip(rows).map(sample).collect_into_vec(&mut self.sampled);
         }
         self.samplers.extend(self.sampling.drain(..));
         Ok(())
     }
+}
+
+/// The requests of a plan that sample, in the order of the batch's wanted rows.
+fn sampling(plan: &StepPlan) -> impl Iterator<Item = RequestId> {
+    plan.scheduled().iter().filter(|scheduled| scheduled.samples).map(|scheduled| scheduled.id)
 }
 
 /// The trace of a step before anything is known but its batch.

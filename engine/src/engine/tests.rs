@@ -1,5 +1,7 @@
 //! The thread with a device made of a closure.
 
+mod candidates;
+
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -7,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::config::SchedulingPolicy;
 use crate::device::{Batch, DeviceError, DeviceInfo, ExecuteTimes};
-use crate::request::{FinishReason, RequestEventKind, SamplingParams, StepPart};
+use crate::request::{FinishReason, RequestEventKind, SampledToken, SamplingParams, StepPart};
 
 const VOCABULARY: usize = 8;
 

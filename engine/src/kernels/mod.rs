@@ -1,5 +1,6 @@
 //! One folder per op: `mod.rs` (layout, dispatch, limits), the WGSL, `reference.rs` (plain loops in `f32`,
-//! the definition of the op) and the tests that compare kernel with reference.
+//! the definition of the op) and the tests that compare kernel with reference. [`top_k`] is one for what comes after
+//! the ops.
 //!
 //! References are written for reading. They are what both devices are compared with; they are no device.
 
@@ -15,3 +16,4 @@ pub mod rms_norm;
 pub mod rope;
 pub mod store_kv;
 pub mod synthetic;
+pub mod top_k;

@@ -158,7 +158,7 @@ impl Device for ReferenceDevice {
 
     fn execute(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError> {
         logits.clear();
-        check_batch(batch, &self.program, &self.layout, &self.limits)?;
+        check_batch(batch, &self.program, &self.layout, &self.limits, self.max_candidates())?;
         let start = Instant::now();
         for (values, buffer) in self.buffers.iter_mut().zip(&self.program.buffers) {
             let rows = match buffer.rows {

@@ -267,7 +267,7 @@ fn every_architecture_in_every_format_has_the_logits_of_llama_cpp() {
             check("the references", &mut ReferenceDevice::open(&model.program, &model, LIMITS));
             let open = |adapter: &dyn Adapter| adapter.open(&model.program, &model, LIMITS).unwrap();
             check("the CPU", &mut *open(&device::cpu::CpuAdapter::new()));
-            match device::wgpu::find(false, 1) {
+            match device::wgpu::find(false, 1, None) {
                 Ok(adapters) => {
                     devices = 3;
                     check("wgpu", &mut *open(&*adapters[0]));

@@ -57,6 +57,7 @@ pub(crate) fn batch(tokens: &[u32], first: usize, end: usize, groups: usize) -> 
             .flat_map(|group| (0..context_blocks).map(move |i| block(group, i)))
             .collect(),
         logits_rows: (0..(end - first) as u32).collect(),
+        candidates: vec![],
     }
 }
 
@@ -107,7 +108,7 @@ pub(crate) fn compare_model(name: &str, model: &Model, golden: &Golden) {
     check(name, "the references", &mut ReferenceDevice::open(program, model, LIMITS), groups, golden);
     let open = |adapter: &dyn Adapter| adapter.open(program, model, LIMITS).unwrap();
     check(name, "the CPU", &mut *open(&device::cpu::CpuAdapter::new()), groups, golden);
-    match device::wgpu::find(false, 1) {
+    match device::wgpu::find(false, 1, None) {
         Ok(adapters) => check(name, "wgpu", &mut *open(&*adapters[0]), groups, golden),
         Err(error) => test_support::skip_without_adapter(&error.to_string()),
     }

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::cmp::Ordering;
 
 use super::SampleError;
+use crate::device;
 use crate::request::SamplingParams;
 
 /// Values handled side by side: a multiple of what vector registers hold.
@@ -143,27 +144,21 @@ fn softmax_terms(logits: &mut [f32], max: f32, scale: f32) -> f64 {
     sums.iter().sum::<f64>() + rest.iter().map(|term| f64::from(*term)).sum::<f64>()
 }
 
+thread_local! {
+    /// May be as long as the vocabulary, so kept from one row to the next.
+    static CANDIDATES: RefCell<Vec<Candidate>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Samples from what temperature, `min_p`, `top_k` and `top_p` leave of the softmax. `max` is the greatest
 /// logit, `uniform` a random number in [0, 1). The logits are overwritten.
 pub(super) fn sample(logits: &mut [f32], max: f32, params: &SamplingParams, uniform: f64) -> u32 {
-    thread_local! {
-        /// May be as long as the vocabulary, so kept from one row to the next.
-        static CANDIDATES: RefCell<Vec<Candidate>> = const { RefCell::new(Vec::new()) };
-    }
-    let scale = 1.0 / params.temperature;
     if let Some(k) = params.top_k.filter(|k| (1..logits.len()).contains(k)) {
         return CANDIDATES.with_borrow_mut(|candidates| {
             best(logits, k, candidates);
-            for candidate in &mut *candidates {
-                candidate.value = exp((candidate.value - max) * scale);
-            }
-            // Weights are relative to the greatest, like min_p.
-            candidates.truncate(candidates.partition_point(|candidate| candidate.value >= params.min_p));
-            let total = weight(candidates);
-            let left = truncate_to_top_p(candidates, params.top_p, total);
-            pick(candidates.iter().copied(), uniform * left)
+            sample_top_k(candidates, max, params, uniform)
         });
     }
+    let scale = 1.0 / params.temperature;
     let mut total = softmax_terms(logits, max, scale);
     if params.min_p > 0.0 {
         total =
@@ -184,6 +179,33 @@ pub(super) fn sample(logits: &mut [f32], max: f32, params: &SamplingParams, unif
         let left = truncate_to_top_p(candidates, params.top_p, total);
         pick(candidates.iter().copied(), uniform * left)
     })
+}
+
+/// [`sample`] for a row of which the device has picked the `top_k` best.
+pub(super) fn sample_picked(
+    picked: &[device::Candidate],
+    max: f32,
+    params: &SamplingParams,
+    uniform: f64,
+) -> u32 {
+    CANDIDATES.with_borrow_mut(|candidates| {
+        candidates.clear();
+        candidates.extend(picked.iter().map(|picked| Candidate { value: picked.logit, id: picked.id }));
+        sample_top_k(candidates, max, params, uniform)
+    })
+}
+
+/// Samples from the `top_k` best logits, best first.
+fn sample_top_k(candidates: &mut Vec<Candidate>, max: f32, params: &SamplingParams, uniform: f64) -> u32 {
+    let scale = 1.0 / params.temperature;
+    for candidate in &mut *candidates {
+        candidate.value = exp((candidate.value - max) * scale);
+    }
+    // Weights are relative to the greatest, like min_p.
+    candidates.truncate(candidates.partition_point(|candidate| candidate.value >= params.min_p));
+    let total = weight(candidates);
+    let left = truncate_to_top_p(candidates, params.top_p, total);
+    pick(candidates.iter().copied(), uniform * left)
 }
 
 fn weight(candidates: &[Candidate]) -> f64 {

@@ -1,4 +1,4 @@
-//! Chooses a token from a row of logits.
+//! Chooses a token from a row of logits, or from its best candidates where those are all that matters.
 //!
 //! A [`Sampler`] belongs to one request and has all that its choices depend on: the parameters, the random
 //! numbers, and which tokens it has seen. So a text does not change with its company. The order is vLLM's:
@@ -12,7 +12,8 @@
 //! `top_k` keeps exactly k tokens, the lower id among equals (vLLM keeps all that tie with the k-th). A
 //! request without `seed` gets one from whoever builds its sampler.
 //!
-//! Invariant: one random number is drawn for each sampled token that is not greedy, whatever the filters.
+//! Invariant: one random number is drawn for each sampled token that is not greedy, whatever the filters; and the
+//! candidates that [`Sampler::num_candidates`] asks for give the token, or the error, that the whole row gives.
 
 mod choose;
 mod logprobs;
@@ -25,6 +26,7 @@ use logprobs::RawLogprobs;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::device::Candidate;
 use crate::request::{SampledToken, SamplingParams};
 
 /// Below this temperature sampling is greedy: the division would leave the range of `f32`.
@@ -88,6 +90,36 @@ impl Sampler {
         Ok(SampledToken { id, logprobs })
     }
 
+    /// How many of its row's best candidates the next choice needs, if it needs no more of the row and no more than
+    /// `most`, which are fewer than the row has.
+    pub fn num_candidates(&self, most: usize) -> Option<usize> {
+        if self.params.logprobs.is_some() || self.adjusts() {
+            return None;
+        }
+        let needed = if self.is_greedy() { Some(1) } else { self.params.top_k };
+        needed.filter(|needed| (1..=most).contains(needed))
+    }
+
+    /// Chooses the next token from the candidates it asked for, in the order of [`Candidate`]s of a device.
+    ///
+    /// # Errors
+    /// [`SampleError`]; the request cannot go on.
+    pub fn sample_picked(&mut self, picked: &[Candidate]) -> Result<SampledToken, SampleError> {
+        let best = picked.first().ok_or(SampleError::NothingLeft)?;
+        if best.logit.is_nan() || best.logit == f32::INFINITY {
+            return Err(SampleError::NotFinite);
+        }
+        if best.logit == f32::NEG_INFINITY {
+            return Err(SampleError::NothingLeft);
+        }
+        let id = match self.is_greedy() {
+            true => best.id,
+            false => choose::sample_picked(picked, best.logit, &self.params, self.rng.random()),
+        };
+        self.num_output_tokens += 1;
+        Ok(SampledToken { id, logprobs: None })
+    }
+
     fn is_greedy(&self) -> bool {
         self.params.temperature < GREEDY_TEMPERATURE
     }
@@ -97,11 +129,19 @@ impl Sampler {
         params.repetition_penalty != 1.0 || params.frequency_penalty != 0.0 || params.presence_penalty != 0.0
     }
 
+    fn masks(&self) -> bool {
+        self.num_output_tokens < self.params.min_tokens
+    }
+
+    /// Whether mask, bias or penalties apply to the next choice.
+    fn adjusts(&self) -> bool {
+        self.masks() || !self.params.logit_bias.is_empty() || self.counts_output()
+    }
+
     /// Mask, bias and penalties; whether any of them applied.
     fn adjust(&self, logits: &mut [f32]) -> bool {
         let params = &self.params;
-        let masks = self.num_output_tokens < params.min_tokens;
-        if masks {
+        if self.masks() {
             for id in &params.stop_token_ids {
                 if let Some(logit) = logits.get_mut(*id as usize) {
                     *logit = f32::NEG_INFINITY;
@@ -128,7 +168,7 @@ impl Sampler {
                 *logit -= params.presence_penalty;
             }
         }
-        masks || !params.logit_bias.is_empty() || self.counts_output()
+        self.adjusts()
     }
 
     /// Chooses from adjusted logits, of which `greatest` is the greatest.

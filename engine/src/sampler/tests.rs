@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::kernels::top_k::reference::top_k;
 
 fn sampler(params: SamplingParams) -> Sampler {
     Sampler::new(SamplingParams { seed: Some(params.seed.unwrap_or(7)), ..params }, &[], 0)
@@ -159,12 +160,68 @@ fn logprobs_are_those_of_the_raw_logits_with_ties_by_id() {
     assert_eq!(sampler(params).sample(&mut row.clone()).unwrap().logprobs.unwrap().top.len(), 5);
 }
 
+#[test]
+fn candidates_are_asked_for_only_where_they_are_enough() {
+    let asked = |params: SamplingParams| sampler(params).num_candidates(64);
+    assert_eq!(asked(greedy()), Some(1));
+    assert_eq!(asked(SamplingParams { top_k: Some(40), ..greedy() }), Some(1));
+    let top_k = |k| SamplingParams { top_k: Some(k), top_p: 0.9, min_p: 0.1, ..SamplingParams::default() };
+    assert_eq!([1, 64].map(|k| asked(top_k(k))), [Some(1), Some(64)]);
+    assert_eq!([0, 65].map(|k| asked(top_k(k))), [None, None]);
+    assert_eq!(asked(SamplingParams::default()), None);
+    assert_eq!(asked(SamplingParams { logprobs: Some(0), ..greedy() }), None);
+    assert_eq!(asked(SamplingParams { logit_bias: vec![(1, 1.0)], ..greedy() }), None);
+    assert_eq!(asked(SamplingParams { repetition_penalty: 1.1, ..greedy() }), None);
+    assert_eq!(asked(SamplingParams { presence_penalty: 0.1, ..greedy() }), None);
+    assert_eq!(asked(SamplingParams { frequency_penalty: 0.1, ..greedy() }), None);
+    assert_eq!(sampler(greedy()).num_candidates(0), None);
+    let mut masked = sampler(SamplingParams { min_tokens: 1, stop_token_ids: vec![1], ..greedy() });
+    assert_eq!(masked.num_candidates(64), None);
+    masked.sample(&mut [0.0, 1.0]).unwrap();
+    assert_eq!(masked.num_candidates(64), Some(1));
+}
+
 fn row() -> impl Strategy<Value = Vec<f32>> {
     prop::collection::vec(prop_oneof![9 => -20.0..20.0f32, 1 => Just(f32::NEG_INFINITY)], 1..600)
         .prop_filter("one finite logit", |row| row.iter().any(|logit| logit.is_finite()))
 }
 
+/// Rows with ties, in some of which are values that end a request.
+fn any_row() -> impl Strategy<Value = Vec<f32>> {
+    let ties = prop_oneof![Just(0.0_f32), Just(-0.0), Just(1.0), Just(2.0)];
+    let number = prop_oneof![4 => -20.0..20.0f32, 4 => ties, 1 => Just(f32::NEG_INFINITY)];
+    let special = prop_oneof![Just(f32::NAN), Just(-f32::NAN), Just(f32::INFINITY)];
+    let hopeless = (66..80_usize).prop_map(|length| vec![f32::NEG_INFINITY; length]);
+    let numbers = prop::collection::vec(number, 66..400);
+    let spoiled =
+        (numbers.clone(), special, any::<prop::sample::Index>()).prop_map(|(mut row, value, place)| {
+            let place = place.index(row.len());
+            row[place] = value;
+            row
+        });
+    prop_oneof![12 => numbers, 3 => spoiled, 1 => hopeless]
+}
+
 proptest! {
+    #[test]
+    fn candidates_give_what_the_whole_row_gives(
+        rows in prop::collection::vec(any_row(), 1..6),
+        temperature in prop_oneof![Just(0.0_f32), Just(1.0), 1e-6..3.0f32],
+        k in 1..=64_usize,
+        top_p in prop_oneof![Just(1.0_f32), 0.01..1.0f32],
+        min_p in prop_oneof![Just(0.0_f32), 0.0..1.0f32],
+        seed: u64,
+    ) {
+        let params =
+            SamplingParams { temperature, top_k: Some(k), top_p, min_p, seed: Some(seed), ..SamplingParams::default() };
+        let (mut whole, mut picked) = (sampler(params.clone()), sampler(params));
+        for row in rows {
+            let needed = picked.num_candidates(64).expect("the best are enough");
+            let candidates = top_k(&row, needed);
+            prop_assert_eq!(picked.sample_picked(&candidates), whole.sample(&mut row.clone()));
+        }
+    }
+
     #[test]
     fn argmax_is_the_first_greatest(row in row()) {
         let greatest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -249,7 +249,7 @@ impl<'a> Runner<'a> {
 
     /// Looks into steps with the present batch.
     fn look(&mut self, step: String, repetitions: usize) -> Result<StepKernels, DeviceError> {
-        fill_slots(&mut self.batch, self.cache_groups);
+        self.complete_batch();
         let mut details = Vec::with_capacity(repetitions);
         for _ in 0..repetitions {
             let mut detail = ExecuteDetail::default();
@@ -262,14 +262,26 @@ impl<'a> Runner<'a> {
 
     /// Computes the batch.
     fn step(&mut self) -> Result<Option<Duration>, DeviceError> {
-        fill_slots(&mut self.batch, self.cache_groups);
+        self.complete_batch();
         let times = self.device.execute(&self.batch, &mut self.logits)?;
         self.progress.inc(1);
         Ok(times.forward)
     }
 
+    /// Fills in what depends on the batch as a whole. Like an engine's greedy requests it asks for no whole row of a
+    /// device that picks candidates.
+    fn complete_batch(&mut self) {
+        fill_slots(&mut self.batch, self.cache_groups);
+        if self.device.max_candidates() > 0 {
+            self.batch.candidates.resize(self.batch.logits_rows.len(), 1);
+        }
+    }
+
     /// The most likely token of each row of logits.
     fn greedy(&self) -> Result<Vec<u32>, DeviceError> {
+        if !self.batch.candidates.is_empty() {
+            return Ok(self.device.candidates().iter().map(|candidate| candidate.id).collect());
+        }
         let (found, wanted) = (self.logits.len(), self.batch.logits_rows.len() * self.vocabulary);
         if found != wanted {
             return Err(DeviceError::Failed(format!("it returned {found} logits instead of {wanted}")));

@@ -64,7 +64,7 @@ impl DeviceSource for NeverAsleep {
 impl LoneEngine {
     fn start(path: &Path, target: &TargetArgs) -> anyhow::Result<LoneEngine> {
         let model = Model::open_quantized(path, target.quantization)?;
-        let adapters = find_adapters(target.device, false, 1)?;
+        let adapters = find_adapters(target.device, false, 1, None)?;
         let adapter = adapters.first().context("there is no device")?;
         let config = EngineConfig::default().resolve(
             &model.program,

@@ -256,7 +256,7 @@ impl Bench {
             );
         }
         model.program.fit_context(length);
-        let adapters = find_adapters(args.target.device, false, 1)?;
+        let adapters = find_adapters(args.target.device, false, 1, None)?;
         let device = adapters[0].open(&model.program, &model, workload.limits())?;
         Ok(Bench { path, model, device, workload })
     }

@@ -60,6 +60,8 @@ pub struct ServeOptions {
     pub device: DeviceChoice,
     /// Refuse the CPU device and software adapters.
     pub require_gpu: bool,
+    /// Directory in which drivers' compiled pipelines are kept from one start to the next; `None` keeps none.
+    pub pipelines: Option<PathBuf>,
     /// Telemetry settings from flags; the device is added to the resource.
     pub telemetry: TelemetrySettings,
     /// How much is let in at once.
@@ -198,7 +200,8 @@ async fn log_stats(telemetry: ModelTelemetry, interval: Duration) {
 /// # Errors
 /// Whatever keeps the server from starting.
 pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
-    let options = args.options(store::resolve(args.model.as_deref())?);
+    let mut options = args.options(store::resolve(args.model.as_deref())?);
+    options.pipelines = store::pipelines();
     runtime::run(async {
         let signals = Signals::new()?;
         let start = Server::start(options, Vec::new());

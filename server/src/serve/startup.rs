@@ -44,8 +44,9 @@ pub(super) fn open(
     let mut model = Model::open_quantized(&options.model_path, options.quantization)?;
     let mut phases = model.opening.to_vec();
     let searched = Instant::now();
-    let adapters =
-        find_adapters(options.device, options.require_gpu, num_engines).context("no device can be used")?;
+    let pipelines = options.pipelines.as_deref();
+    let adapters = find_adapters(options.device, options.require_gpu, num_engines, pipelines)
+        .context("no device can be used")?;
     phases.push(Phase::since("find_device", searched));
     let device_info = adapters[0].info().clone();
     let settings = telemetry_settings(options, &device_info);

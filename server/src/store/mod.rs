@@ -2,7 +2,8 @@
 //!
 //! A model argument is a path (of a file, or of a Hugging Face directory), a name in the store, a known name, or a source to fetch from ([`Source`]).
 //! The store is a folder of `<name>.gguf` files, each fetched one with its source beside it in
-//! `<name>.source`. What is inside the files is the engine's business.
+//! `<name>.source`. What is inside the files is the engine's business, and so is what is in the folder beside it that
+//! [`pipelines`] names.
 //!
 //! Invariant: a file under its final name is complete and has passed its checksum, if there is one. It gets
 //! there by a rename, and only one process at a time fetches a model (a lock file).
@@ -95,6 +96,17 @@ pub fn stored(name: &str) -> Result<Option<PathBuf>, StoreError> {
     store.present(&ModelName::parse(known.name)?, &source, Some(known))
 }
 
+/// The folder in which devices' compiled pipelines are kept; it may be missing. `None` if limpid has no directory.
+pub fn pipelines() -> Option<PathBuf> {
+    Some(home(&|name| std::env::var_os(name))?.join("pipelines"))
+}
+
+/// limpid's directory: `LIMPID_HOME`, else one in the platform's data directory.
+fn home(env: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let home = env("LIMPID_HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    home.or_else(|| dirs::data_local_dir().map(|data| data.join("limpid")))
+}
+
 /// Whether a path is that of a file or of a Hugging Face directory. A bare name means a directory only if that looks
 /// like a model's; else it is the name of one in the store.
 fn is_model(path: &Path) -> bool {
@@ -111,11 +123,9 @@ struct Store {
 }
 
 impl Store {
-    /// The store of `LIMPID_HOME`, else of the platform's data directory.
+    /// The store in limpid's directory.
     fn from_env(env: &dyn Fn(&str) -> Option<OsString>) -> Result<Store, StoreError> {
-        let home = env("LIMPID_HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
-        let home = home.or_else(|| dirs::data_local_dir().map(|data| data.join("limpid")));
-        Ok(Store::at(home.ok_or(StoreError::NoHome)?.join("models")))
+        Ok(Store::at(home(env).ok_or(StoreError::NoHome)?.join("models")))
     }
 
     fn at(models: PathBuf) -> Store {

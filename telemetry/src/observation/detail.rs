@@ -11,7 +11,7 @@ pub enum StepPart {
     Upload,
     /// The ops ran, by the device's own clock.
     Forward,
-    /// The logits came back.
+    /// The logits came back, or the best candidates that the device picked of them.
     ReadBack,
     /// Tokens were chosen.
     Sample,

@@ -298,7 +298,11 @@ pub const SPANS: &[SpanSpec] = &[
         WORK_IF_TIMED,
     ),
     part("{op}", "one op of the program, named by its place in it", WORK),
-    part("read_back", "from the forward pass to its logits on the host", &[]),
+    part(
+        "read_back",
+        "from the forward pass to its logits on the host, or to the best candidates that the device picked of them",
+        &[],
+    ),
     part("sample", "choosing the tokens", &[]),
     part(span::STARTUP, "the start of the process, from reading the model to an engine that is ready", &[]),
     part("open_model", "mapping the model file and checking its tensors", &[]),

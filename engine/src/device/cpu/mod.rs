@@ -359,7 +359,8 @@ impl CpuDevice {
         timed: bool,
     ) -> Result<(Instant, Instant), DeviceError> {
         logits.clear();
-        check_batch(batch, &self.memory.program, &self.memory.layout, &self.limits)?;
+        let max_candidates = self.max_candidates();
+        check_batch(batch, &self.memory.program, &self.memory.layout, &self.limits, max_candidates)?;
         let started = Instant::now();
         cut_tiles(batch, &mut self.tiles);
         self.memory.angles_pass.reset();

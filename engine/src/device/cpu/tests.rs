@@ -488,6 +488,7 @@ fn a_timed_step_gives_the_same_logits_and_the_time_of_every_op() {
         sequences: vec![BatchSequence { first_row: 0, num_rows: 3, context_len: 3, block_table_start: 0 }],
         block_tables: vec![1],
         logits_rows: vec![2],
+        candidates: vec![],
     };
     for threads in [1, 3] {
         let adapter = CpuAdapter::at(SimdLevel::best(), threads);

@@ -1,5 +1,5 @@
 //! A step whose ops are timed: a compute pass for each group of ops that one dispatch computes, with a timestamp at
-//! either end, read back in the same wait as the logits.
+//! either end, read back in the same wait as the logits. Picking candidates is no op, and not timed.
 //!
 //! It leaves everything else to the plain step, and runs only for steps that somebody wants to look into.
 
@@ -76,7 +76,9 @@ impl WgpuDevice {
                 label: Some(&self.program.ops[group.start].name),
                 timestamp_writes: Some(clock.writes(ops.len() as u32)),
             });
-            self.plan.record(dispatches, &mut pass, tokens, logits_rows)?;
+            for dispatch in dispatches {
+                dispatch.record(&mut pass, tokens, logits_rows)?;
+            }
             ops.push(group);
         }
         let (queries, bytes) = (2 * ops.len() as u32, 2 * TICK * ops.len() as u64);
@@ -84,11 +86,11 @@ impl WgpuDevice {
         encoder.copy_buffer_to_buffer(&clock.resolved, 0, &clock.readback, 0, bytes);
         // The ops may run, and even end, before the submission returns.
         let handed_over = Instant::now();
-        self.submit(encoder, logits_rows);
+        self.submit(encoder, batch)?;
         clock.readback.map_async(wgpu::MapMode::Read, ..bytes, |_| ());
         self.gpu.wait()?;
         let completed = Instant::now();
-        self.read(logits_rows, logits)?;
+        self.read(batch, logits)?;
 
         let view = clock
             .readback

@@ -5,11 +5,13 @@
 //! [`Gpu::check`] hands it out, and a lost device stays lost.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wgpu::{BufferUsages, DeviceType, Features, Limits};
 
 use super::adapter::error_chain;
+use super::pipelines::PipelineFile;
 use super::shader::{Access, Kernel, Mapping, TEXEL_BYTES, TEXELS_PER_ROW, Texel};
 use crate::device::DeviceError;
 use crate::device::turns::starting_computing_threads;
@@ -45,6 +47,8 @@ pub(super) struct Gpu {
     faults: Arc<Faults>,
     layouts: Mutex<HashMap<&'static [Access], wgpu::BindGroupLayout>>,
     pipelines: Mutex<HashMap<Arc<str>, wgpu::ComputePipeline>>,
+    /// Where the driver's part of them outlives the process.
+    pub(super) pipeline_file: Option<PipelineFile>,
 }
 
 #[derive(Default)]
@@ -54,13 +58,16 @@ struct Faults {
 }
 
 impl Gpu {
-    /// Opens the adapter with everything it offers that is of use.
-    pub(super) fn open(adapter: &wgpu::Adapter) -> Result<Gpu, DeviceError> {
+    /// Opens the adapter with everything it offers that is of use. Compiled pipelines are kept in `directory`, if any.
+    pub(super) fn open(adapter: &wgpu::Adapter, directory: Option<&Path>) -> Result<Gpu, DeviceError> {
         let info = adapter.get_info();
         let software = info.device_type == DeviceType::Cpu;
         let mut wanted = Features::TIMESTAMP_QUERY;
         if software {
             wanted |= Features::SUBGROUP;
+        }
+        if directory.is_some() {
+            wanted |= Features::PIPELINE_CACHE;
         }
         let (features, limits) = (adapter.features() & wanted, adapter.limits());
         let request = adapter.request_device(&wgpu::DeviceDescriptor {
@@ -84,7 +91,7 @@ impl Gpu {
             lock(&failed.failed).get_or_insert_with(|| DeviceError::Failed(error_chain(&error)));
         }));
         let uniform = info.subgroup_min_size == info.subgroup_max_size;
-        Ok(Gpu {
+        let mut gpu = Gpu {
             device,
             queue,
             limits,
@@ -94,7 +101,10 @@ impl Gpu {
             faults,
             layouts: Mutex::default(),
             pipelines: Mutex::default(),
-        })
+            pipeline_file: None,
+        };
+        gpu.pipeline_file = directory.and_then(|directory| PipelineFile::open(&gpu, &info, directory));
+        Ok(gpu)
     }
 
     /// What the adapter offers.
@@ -289,7 +299,7 @@ impl Gpu {
             module: &module,
             entry_point: Some("main"),
             compilation_options: wgpu::PipelineCompilationOptions::default(),
-            cache: None,
+            cache: self.pipeline_file.as_ref().map(PipelineFile::cache),
         });
         self.check()?;
         lock(&self.pipelines).insert(Arc::clone(&kernel.source), pipeline.clone());

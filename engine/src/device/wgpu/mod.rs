@@ -1,11 +1,12 @@
 //! The wgpu device: a program's ops as WGSL dispatches, on any Vulkan, Metal or DirectX 12 adapter.
 //!
 //! A step is one upload, one command buffer, one submission and one wait: the data of the batch goes up in
-//! one copy, the ops run in one compute pass, and logits and timestamps come back in one mapped buffer. It
-//! leaves to `kernels` how an op is computed, and to whoever made the program which ops there are.
+//! one copy, the ops run in one compute pass, and timestamps, logits and candidates come back in one mapped buffer.
+//! It leaves to `kernels` how an op is computed, and to whoever made the program which ops there are.
 //!
 //! Invariant: everything a step uses is made by [`Adapter::open`]; a step allocates only its command buffer.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,17 +19,21 @@ use self::plan::Plan;
 use super::batch_check::check_batch;
 use super::cpu::machine::available_memory;
 use super::{
-    Adapter, Batch, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteDetail, ExecuteTimes,
-    Peak, Sharing, WeightSource, share_of,
+    Adapter, Batch, Candidate, Device, DeviceError, DeviceInfo, DeviceLimits, DeviceMemory, ExecuteDetail,
+    ExecuteTimes, Peak, Sharing, WeightSource, share_of,
 };
+use crate::kernels::top_k;
 use crate::program::Program;
 
 mod adapter;
+mod candidates;
 mod detail;
+mod dispatch;
 mod gpu;
 mod groups;
 mod packing;
 mod peak;
+mod pipelines;
 mod plan;
 pub(crate) mod shader;
 mod step;
@@ -42,17 +47,23 @@ mod weights;
 const TIMESTAMP_BYTES: u64 = 256;
 
 /// Finds a wgpu adapter for each of `engines` engines: hardware first; software ones (`device_type` Cpu) only
-/// unless `hardware_only`. Several GPUs of the best kind are taken in turn.
+/// unless `hardware_only`. Several GPUs of the best kind are taken in turn. Where the adapter allows, compiled pipelines
+/// are kept in the directory `pipelines` from one opening to the next.
 ///
 /// # Errors
 /// [`DeviceError::NoAdapter`] with the adapters and backends that were tried.
-pub fn find(hardware_only: bool, engines: usize) -> Result<Vec<Box<dyn Adapter>>, DeviceError> {
+pub fn find(
+    hardware_only: bool,
+    engines: usize,
+    pipelines: Option<&Path>,
+) -> Result<Vec<Box<dyn Adapter>>, DeviceError> {
     let found = adapter::best(hardware_only)?;
     let adapter = |index: usize| -> Box<dyn Adapter> {
         let number = index % found.len();
         let adapter = found[number].clone();
         let info = adapter::describe(&adapter.get_info());
-        Box::new(WgpuAdapter { adapter, info, engines: share_of(engines, number, found.len()) })
+        let engines = share_of(engines, number, found.len());
+        Box::new(WgpuAdapter { adapter, info, engines, pipelines: pipelines.map(Path::to_owned) })
     };
     Ok((0..engines).map(adapter).collect())
 }
@@ -61,6 +72,8 @@ struct WgpuAdapter {
     adapter: wgpu::Adapter,
     info: DeviceInfo,
     engines: usize,
+    /// Where compiled pipelines are kept.
+    pipelines: Option<PathBuf>,
 }
 
 impl Adapter for WgpuAdapter {
@@ -89,7 +102,7 @@ impl Adapter for WgpuAdapter {
         weights: &dyn WeightSource,
         limits: DeviceLimits,
     ) -> Result<Box<dyn Device>, DeviceError> {
-        let gpu = Arc::new(Gpu::open(&self.adapter)?);
+        let gpu = Arc::new(Gpu::open(&self.adapter, self.pipelines.as_deref())?);
         let options = gpu.options();
         Ok(Box::new(WgpuDevice::open(gpu, self.info.clone(), program, weights, limits, options)?))
     }
@@ -106,12 +119,14 @@ pub(crate) struct WgpuDevice {
     logits_stride: usize,
     /// Mapped for writing between steps.
     upload: wgpu::Buffer,
-    /// Timestamps, then logits.
+    /// Timestamps, then the rows of logits that are wanted whole, then what was picked of all wanted rows.
     readback: wgpu::Buffer,
     timestamps: Option<Timestamps>,
     /// For steps whose ops are timed; `None` without timestamps, or if there are more ops than queries.
     op_clock: Option<OpClock>,
     opening: Vec<Phase>,
+    /// Of the last step.
+    candidates: Vec<Candidate>,
     /// The words of the step, kept for their memory.
     words: Vec<u32>,
 }
@@ -140,9 +155,10 @@ impl WgpuDevice {
             plan.step.size(),
             BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC,
         )?;
+        let picked_bytes = plan.candidates.as_ref().map_or(0, |candidates| candidates.row_bytes());
         let readback = gpu.buffer(
             "the results of a step",
-            TIMESTAMP_BYTES + 4 * (limits.max_sequences * logits_stride) as u64,
+            TIMESTAMP_BYTES + limits.max_sequences as u64 * (4 * logits_stride as u64 + picked_bytes),
             BufferUsages::MAP_READ | BufferUsages::COPY_DST,
         )?;
         let timestamps = if options.timestamps { Some(Timestamps::new(&gpu)?) } else { None };
@@ -160,9 +176,14 @@ impl WgpuDevice {
             timestamps,
             op_clock,
             opening: vec![uploaded, compiled],
+            candidates: Vec::new(),
             words: Vec::new(),
         };
         device.warm_up()?;
+        // Not before, because some drivers compile a pipeline when it first runs.
+        if let Some(file) = &device.gpu.pipeline_file {
+            file.save();
+        }
         device.opening.push(Phase::since("warm_up", started));
         Ok(device)
     }
@@ -190,7 +211,7 @@ impl WgpuDevice {
     }
 
     /// Sends the step's words and the ops, and waits for their results.
-    fn run(&self, tokens: usize, logits_rows: usize) -> Result<(), DeviceError> {
+    fn run(&self, batch: &Batch) -> Result<(), DeviceError> {
         let mut encoder = self.begin()?;
         let timestamp_writes = self.timestamps.as_ref().map(|timestamps| wgpu::ComputePassTimestampWrites {
             query_set: &timestamps.queries,
@@ -199,40 +220,71 @@ impl WgpuDevice {
         });
         let mut pass = encoder
             .begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("forward"), timestamp_writes });
-        self.plan.record(&self.plan.dispatches, &mut pass, tokens, logits_rows)?;
+        for dispatch in &self.plan.dispatches {
+            dispatch.record(&mut pass, batch.tokens.len(), batch.logits_rows.len())?;
+        }
         drop(pass);
         if let Some(timestamps) = &self.timestamps {
             encoder.resolve_query_set(&timestamps.queries, 0..2, &timestamps.resolved, 0);
             encoder.copy_buffer_to_buffer(&timestamps.resolved, 0, &self.readback, 0, 16);
         }
-        self.submit(encoder, logits_rows);
+        self.submit(encoder, batch)?;
         self.gpu.wait()
     }
 
-    /// Ends the commands with the copy of the logits, sends them, and asks for both buffers back.
-    fn submit(&self, mut encoder: wgpu::CommandEncoder, logits_rows: usize) {
-        let logits_bytes = 4 * (logits_rows * self.logits_stride) as u64;
-        if logits_bytes > 0 {
-            let logits = &self.plan.activations[self.program.logits.0];
-            encoder.copy_buffer_to_buffer(logits, 0, &self.readback, TIMESTAMP_BYTES, logits_bytes);
+    /// Ends the commands with what comes back of the logits, sends them, and asks for both buffers back.
+    fn submit(&self, mut encoder: wgpu::CommandEncoder, batch: &Batch) -> Result<(), DeviceError> {
+        let logits = &self.plan.activations[self.program.logits.0];
+        let logits_rows = batch.logits_rows.len();
+        let row_bytes = self.row_bytes();
+        let mut end = TIMESTAMP_BYTES;
+        let mut row = 0;
+        while row < logits_rows {
+            let whole = (row..logits_rows).take_while(|row| batch.num_candidates(*row) == 0).count();
+            if whole > 0 {
+                let bytes = whole as u64 * row_bytes;
+                encoder.copy_buffer_to_buffer(logits, row as u64 * row_bytes, &self.readback, end, bytes);
+                end += bytes;
+            }
+            row += whole.max(1);
+        }
+        if let Some(picking) = self.plan.picking(batch) {
+            picking.record(&mut encoder, logits_rows, &self.readback, end)?;
+            end += logits_rows as u64 * picking.row_bytes();
         }
         self.gpu.queue.submit([encoder.finish()]);
         self.upload.map_async(wgpu::MapMode::Write, .., |_| ());
         // A failure to map shows in the wait or when the range is asked for.
-        self.readback.map_async(wgpu::MapMode::Read, ..TIMESTAMP_BYTES + logits_bytes, |_| ());
+        self.readback.map_async(wgpu::MapMode::Read, ..end, |_| ());
+        Ok(())
+    }
+
+    /// Bytes from one row of logits to the next.
+    fn row_bytes(&self) -> u64 {
+        4 * self.logits_stride as u64
     }
 
     /// Takes the results out of the mapped buffer.
-    fn read(&self, logits_rows: usize, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError> {
-        let bytes = TIMESTAMP_BYTES + 4 * (logits_rows * self.logits_stride) as u64;
+    fn read(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<ExecuteTimes, DeviceError> {
+        let picking = self.plan.picking(batch);
+        let whole_bytes = batch.num_whole_rows() as u64 * self.row_bytes();
+        let picked_bytes = picking.map_or(0, |picking| batch.logits_rows.len() as u64 * picking.row_bytes());
         let view = self
             .readback
-            .get_mapped_range(..bytes)
+            .get_mapped_range(..TIMESTAMP_BYTES + whole_bytes + picked_bytes)
             .map_err(|error| DeviceError::Failed(error.to_string()))?;
-        let (head, rows) = view.split_at(TIMESTAMP_BYTES as usize);
+        let (head, rest) = view.split_at(TIMESTAMP_BYTES as usize);
+        let (rows, picked) = rest.split_at(whole_bytes as usize);
         let rows: &[f32] = bytemuck::cast_slice(rows);
         for row in rows.chunks_exact(self.logits_stride) {
             logits.extend_from_slice(&row[..self.program.vocabulary()]);
+        }
+        if let Some(picking) = picking {
+            let pairs: &[[u32; 2]] = bytemuck::cast_slice(picked);
+            for (index, pairs) in pairs.chunks_exact(picking.kept).enumerate() {
+                let asked = &pairs[..batch.num_candidates(index)];
+                self.candidates.extend(asked.iter().map(|pair| top_k::candidate(*pair)));
+            }
         }
         let forward = self.timestamps.as_ref().and_then(|timestamps| {
             let ticks: &[u64] = bytemuck::cast_slice(&head[..16]);
@@ -254,9 +306,8 @@ impl Device for WgpuDevice {
         if !self.lay_out(batch, logits)? {
             return Ok(ExecuteTimes::default());
         }
-        let logits_rows = batch.logits_rows.len();
-        self.run(batch.tokens.len(), logits_rows)?;
-        self.read(logits_rows, logits)
+        self.run(batch)?;
+        self.read(batch, logits)
     }
 
     fn execute_detailed(
@@ -269,6 +320,14 @@ impl Device for WgpuDevice {
         let result = self.execute_timed(&clock, batch, logits, detail);
         self.op_clock = Some(clock);
         result
+    }
+
+    fn max_candidates(&self) -> usize {
+        self.plan.candidates.as_ref().map_or(0, |candidates| candidates.most)
+    }
+
+    fn candidates(&self) -> &[Candidate] {
+        &self.candidates
     }
 
     fn peak(&mut self) -> Result<Peak, DeviceError> {
@@ -284,7 +343,8 @@ impl WgpuDevice {
     /// Checks a batch and lays it out; `false` if there is nothing to do.
     fn lay_out(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<bool, DeviceError> {
         logits.clear();
-        check_batch(batch, &self.program, &self.plan.layout, &self.limits)?;
+        self.candidates.clear();
+        check_batch(batch, &self.program, &self.plan.layout, &self.limits, self.max_candidates())?;
         self.gpu.check()?;
         if batch.tokens.is_empty() {
             return Ok(false);

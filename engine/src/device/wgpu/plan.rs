@@ -1,50 +1,29 @@
-//! A program turned into dispatches: buffers allocated, kernels chosen, pipelines and bind groups built.
+//! A program turned into dispatches: buffers allocated, kernels chosen; [`super::dispatch`] makes them ready.
 //!
 //! Invariant: after [`Plan::build`] nothing about the program is left to decide but the number of rows.
 
 use std::cell::RefCell;
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::time::Instant;
 
 use limpid_telemetry::observation::Phase;
-use wgpu::{BindGroup, Buffer, BufferUsages, ComputePipeline};
+use wgpu::{Buffer, BufferUsages};
 
+use super::candidates::{Candidates, Picking};
+use super::dispatch::{Bound, Dispatch, Draft, Windows, row_capacity};
 use super::gpu::{Gpu, Options};
 use super::groups::{Group, How, groups};
-use super::shader::{Access, Mapping, Texel, Variant, Work, fold, stride};
-use super::step::{HEADER_WORDS, capacity};
-use super::weights::{Packed, Part, Weights, dequantized_vector, uniform};
+use super::shader::{Mapping, Texel, Variant, stride};
+use super::step::capacity;
+use super::weights::{Part, Weights, dequantized_vector};
 use crate::cache_layout::{CacheLayout, CachePlace};
-use crate::device::{DeviceError, DeviceLimits, WeightSource};
+use crate::device::{Batch, DeviceError, DeviceLimits, WeightSource};
 use crate::kernels::attention::reference::AttentionShape;
 use crate::kernels::rope::RopeTable;
 use crate::kernels::{
     add, add_bias, attention, embed, gate_mul, gather_rows, matmul, rms_norm, rope, store_kv,
 };
 use crate::program::{BufferId, OpKind, Program, Rotation, Rows, WeightId};
-
-/// Ops that are computed together, or the part of them that one part of their weight takes.
-pub(super) struct Dispatch {
-    /// Places of the ops in the program.
-    pub(super) ops: Range<usize>,
-    name: String,
-    rows: Rows,
-    bind_group: BindGroup,
-    windows: Option<Windows>,
-    /// By rising number of rows.
-    variants: Vec<(u64, ComputePipeline, Work)>,
-}
-
-/// An input that is seen through windows: every so many rows are a dispatch of their own.
-#[derive(Clone, Copy, Debug)]
-struct Windows {
-    rows: usize,
-    /// Bytes from one window's parameters to the next's.
-    params_stride: usize,
-    /// Bytes of the input from one window to the next.
-    input_stride: usize,
-}
 
 /// Keys or values of a layer.
 #[derive(Clone)]
@@ -55,7 +34,11 @@ pub(super) enum Cache {
 
 /// Everything that a step needs on the device.
 pub(super) struct Plan {
+    /// In the order of their ops.
     pub(super) dispatches: Vec<Dispatch>,
+    /// Places in the program of ops that are computed together, and of their dispatches.
+    groups: Vec<(Range<usize>, Range<usize>)>,
+    pub(super) candidates: Option<Candidates>,
     /// One per buffer of the program, rows [`stride`] values apart.
     pub(super) activations: Vec<Buffer>,
     /// How layers share the cache.
@@ -65,7 +48,6 @@ pub(super) struct Plan {
     /// The step's words.
     pub(super) step: Buffer,
     pub(super) ropes: Vec<RopeTable>,
-    pub(super) max_workgroups: u32,
 }
 
 impl Plan {
@@ -102,128 +84,53 @@ impl Plan {
             };
             cache.push([half("keys", program.key_width())?, half("values", program.value_width())?]);
         }
-        let max_workgroups = options.max_workgroups;
-        let plan = Plan { dispatches: Vec::new(), activations, layout, cache, step, ropes, max_workgroups };
+        let (dispatches, candidates) = (Vec::new(), None);
+        let plan =
+            Plan { dispatches, groups: Vec::new(), candidates, activations, layout, cache, step, ropes };
         let weights = Weights::new(gpu, options, &program.weights, source);
         let products = RefCell::default();
         let mut builder = Builder { gpu, program, limits, options, weights, products, plan };
         let mut drafts = Vec::with_capacity(program.ops.len());
         for group in groups(program, options.mapping) {
             let of_group = builder.group_drafts(&group)?;
-            drafts.extend(of_group.into_iter().map(|draft| (group.ops.clone(), draft)));
+            drafts.push((group.ops, of_group));
         }
         let uploaded = Phase::since("upload_weights", started);
-        for (ops, draft) in drafts {
-            let dispatch = builder.finish(ops, draft)?;
-            builder.plan.dispatches.push(dispatch);
+        let mut plan = builder.plan;
+        for (ops, drafts) in drafts {
+            let first = plan.dispatches.len();
+            for draft in drafts {
+                let name = &program.ops[ops.start].name;
+                plan.dispatches.push(draft.finish(gpu, name, &plan.step, limits, options)?);
+            }
+            plan.groups.push((ops, first..plan.dispatches.len()));
         }
+        let logits = &plan.activations[program.logits.0];
+        plan.candidates = Candidates::build(gpu, logits, program.vocabulary(), &plan.step, limits, options)?;
         let compiled = Phase::since("build_pipelines", uploaded.to);
-        Ok((builder.plan, [uploaded, compiled]))
-    }
-
-    fn fold(&self, name: &str, workgroups: u64) -> Result<(u32, u32), DeviceError> {
-        fold(workgroups, self.max_workgroups).ok_or_else(|| DeviceError::Limit {
-            what: name.to_owned(),
-            needed: workgroups,
-            allowed: u64::from(self.max_workgroups) * u64::from(self.max_workgroups),
-            unit: "workgroups",
-        })
+        Ok((plan, [uploaded, compiled]))
     }
 
     /// The dispatches group by group, those of ops that a batch of this many rows does not need left out.
     pub(super) fn groups(&self, logits_rows: usize) -> impl Iterator<Item = (Range<usize>, &[Dispatch])> {
+        let of_group = move |(ops, places): &(Range<usize>, Range<usize>)| {
+            (ops.clone(), &self.dispatches[places.clone()])
+        };
         let needed = move |dispatch: &Dispatch| dispatch.rows == Rows::Tokens || logits_rows > 0;
-        let groups = self.dispatches.chunk_by(|one, next| one.ops == next.ops);
-        groups
-            .filter(move |dispatches| needed(&dispatches[0]))
-            .map(|dispatches| (dispatches[0].ops.clone(), dispatches))
+        self.groups.iter().map(of_group).filter(move |(_, dispatches)| dispatches.first().is_some_and(needed))
     }
 
-    /// Records those of `dispatches` that a batch of this many rows needs.
-    pub(super) fn record(
-        &self,
-        dispatches: &[Dispatch],
-        pass: &mut wgpu::ComputePass<'_>,
-        tokens: usize,
-        logits_rows: usize,
-    ) -> Result<(), DeviceError> {
-        for dispatch in dispatches {
-            let rows = match dispatch.rows {
-                Rows::Tokens => tokens,
-                Rows::Logits => logits_rows,
-            };
-            let at_once = dispatch.windows.map_or(usize::MAX, |windows| windows.rows);
-            for window in 0..rows.div_ceil(at_once) {
-                let rows = (rows - window * at_once).min(at_once) as u64;
-                let variant = dispatch.variants.iter().rev().find(|(min_rows, ..)| *min_rows <= rows);
-                let Some((_, pipeline, work)) = variant else { continue };
-                let (x, y) = self.fold(&dispatch.name, work.workgroups(rows))?;
-                pass.set_pipeline(pipeline);
-                match dispatch.windows {
-                    None => pass.set_bind_group(0, &dispatch.bind_group, &[]),
-                    Some(Windows { params_stride, input_stride, .. }) => {
-                        let offsets = [window * params_stride, window * input_stride];
-                        pass.set_bind_group(0, &dispatch.bind_group, &offsets.map(|offset| offset as u32));
-                    }
-                }
-                pass.dispatch_workgroups(x, y, 1);
-            }
-        }
-        Ok(())
+    /// How a batch's candidates are picked; `None` if it asks for none.
+    pub(super) fn picking(&self, batch: &Batch) -> Option<&Picking> {
+        self.candidates.as_ref()?.picking(batch)
     }
 
     /// Records one workgroup of everything. On a step of no rows they do nothing, and the driver has compiled
     /// every pipeline and touched every buffer.
     pub(super) fn record_warm_up(&self, pass: &mut wgpu::ComputePass<'_>) {
-        for dispatch in &self.dispatches {
-            let offsets: &[u32] = if dispatch.windows.is_some() { &[0, 0] } else { &[] };
-            pass.set_bind_group(0, &dispatch.bind_group, offsets);
-            for (_, pipeline, _) in &dispatch.variants {
-                pass.set_pipeline(pipeline);
-                pass.dispatch_workgroups(1, 1, 1);
-            }
-        }
-    }
-}
-
-/// A dispatch before its pipelines and bind group are made.
-struct Draft {
-    rows: Rows,
-    variants: Vec<Variant>,
-    params: Vec<u32>,
-    windows: Option<Windows>,
-    /// For the bindings from 3 on.
-    bound: Vec<Bound>,
-}
-
-/// What is bound to a kernel's storage binding.
-enum Bound {
-    Buffer(Buffer),
-    /// This many bytes of it, from a place that the dispatch sets.
-    Window(Buffer, usize),
-    Texels(wgpu::TextureView),
-}
-
-impl From<Buffer> for Bound {
-    fn from(buffer: Buffer) -> Bound {
-        Bound::Buffer(buffer)
-    }
-}
-
-impl From<&Packed> for Bound {
-    fn from(packed: &Packed) -> Bound {
-        match packed {
-            Packed::Buffer(buffer) => Bound::Buffer(buffer.clone()),
-            Packed::Texels(texture) => Bound::Texels(texture.create_view(&Default::default())),
-        }
-    }
-}
-
-impl From<&Cache> for Bound {
-    fn from(cache: &Cache) -> Bound {
-        match cache {
-            Cache::Buffer(buffer) => Bound::Buffer(buffer.clone()),
-            Cache::Texels(texture) => Bound::Texels(texture.create_view(&Default::default())),
+        self.dispatches.iter().for_each(|dispatch| dispatch.record_warm_up(pass));
+        if let Some(candidates) = &self.candidates {
+            candidates.record_warm_up(pass);
         }
     }
 }
@@ -519,63 +426,11 @@ impl Builder<'_> {
         };
         Ok(vec![draft])
     }
-
-    fn finish(&self, ops: Range<usize>, draft: Draft) -> Result<Dispatch, DeviceError> {
-        let (gpu, name) = (self.gpu, self.program.ops[ops.start].name.as_str());
-        let params = uniform(gpu, name, &draft.params)?;
-        let params_bytes = match draft.windows {
-            None => params.size(),
-            Some(_) => 4 * matmul::PARAMS as u64,
-        };
-        let part_of = |buffer, bytes| {
-            let size = NonZeroU64::new(bytes);
-            wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: 0, size })
-        };
-        let mut entries = vec![
-            wgpu::BindGroupEntry { binding: 0, resource: part_of(&params, params_bytes) },
-            wgpu::BindGroupEntry { binding: 1, resource: part_of(&self.plan.step, 4 * HEADER_WORDS as u64) },
-            wgpu::BindGroupEntry { binding: 2, resource: self.plan.step.as_entire_binding() },
-        ];
-        for (binding, bound) in (3..).zip(&draft.bound) {
-            let resource = match bound {
-                Bound::Buffer(buffer) => buffer.as_entire_binding(),
-                Bound::Window(buffer, bytes) => part_of(buffer, *bytes as u64),
-                Bound::Texels(view) => wgpu::BindingResource::TextureView(view),
-            };
-            entries.push(wgpu::BindGroupEntry { binding, resource });
-        }
-        // All variants of an op bind the same buffers in the same way.
-        let storage: &'static [Access] = draft.variants[0].kernel.storage;
-        let bind_group = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
-            label: Some(name),
-            layout: &gpu.layout(storage),
-            entries: &entries,
-        });
-        let mut variants = Vec::with_capacity(draft.variants.len());
-        let at_once = draft.windows.map_or(u64::MAX, |windows| windows.rows as u64);
-        let capacity = row_capacity(draft.rows, self.limits).min(at_once);
-        for (index, variant) in draft.variants.iter().enumerate() {
-            let next = draft.variants.get(index + 1).map_or(u64::MAX, |next| next.min_rows - 1);
-            self.plan.fold(name, variant.work.workgroups(capacity.min(next)))?;
-            variants.push((variant.min_rows, gpu.pipeline(&variant.kernel)?, variant.work));
-        }
-        gpu.check()?;
-        let (rows, windows) = (draft.rows, draft.windows);
-        Ok(Dispatch { ops, name: name.to_owned(), rows, bind_group, windows, variants })
-    }
 }
 
 /// Whether keys and values are in textures.
 fn cache_in_texels(program: &Program, options: Options) -> bool {
     attention::cache_in_texels(options.mapping, program.head_size, program.value_head_size)
-}
-
-/// Most rows a buffer can have.
-fn row_capacity(rows: Rows, limits: &DeviceLimits) -> u64 {
-    match rows {
-        Rows::Tokens => limits.max_tokens as u64,
-        Rows::Logits => limits.max_sequences as u64,
-    }
 }
 
 fn rope_tables(program: &Program, source: &dyn WeightSource) -> Result<Vec<RopeTable>, DeviceError> {

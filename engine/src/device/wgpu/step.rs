@@ -85,6 +85,7 @@ mod tests {
             ],
             block_tables: vec![1, 2, 99, 3, 4, 99],
             logits_rows: vec![1, 2],
+            candidates: vec![],
         };
         let mut words = Vec::new();
         lay_out(&batch, &limits, 1, &ropes, &mut words);

@@ -13,7 +13,7 @@ use super::plan::Cache;
 use super::shader::{Mapping, TEXEL_BYTES, TEXELS_PER_ROW, stride};
 use super::{WgpuDevice, adapter};
 use crate::device::{
-    Batch, BatchSequence, Device as _, DeviceError, DeviceLimits, ExecuteTimes, WeightSource,
+    Batch, BatchSequence, Candidate, Device, DeviceError, DeviceLimits, ExecuteTimes, WeightSource,
 };
 use crate::program::{Buffer, BufferId, Op, OpKind, Program, Rows, Weight, WeightId};
 use crate::tensor_type::TensorType;
@@ -32,7 +32,7 @@ pub(crate) fn skip(reason: &str) {
 /// A device of the test's own, or a stated skip.
 pub(super) fn own_gpu() -> Option<Arc<Gpu>> {
     match adapter::best(false) {
-        Ok(adapters) => Some(Arc::new(Gpu::open(&adapters[0]).expect("the adapter opens"))),
+        Ok(adapters) => Some(Arc::new(Gpu::open(&adapters[0], None).expect("the adapter opens"))),
         Err(error) => {
             skip(&error.to_string());
             None
@@ -155,6 +155,7 @@ pub(crate) fn one_sequence(rows: usize, block_size: usize) -> Batch {
         }],
         block_tables: (0..rows.div_ceil(block_size as u32)).collect(),
         logits_rows: vec![rows - 1],
+        candidates: vec![],
     }
 }
 
@@ -324,13 +325,28 @@ impl Rig {
         self.device.execute(batch, logits)
     }
 
+    /// Most candidates of a row that can be asked for.
+    pub(crate) fn max_candidates(&self) -> usize {
+        self.device.max_candidates()
+    }
+
+    /// What the last batch picked.
+    pub(crate) fn candidates(&self) -> &[Candidate] {
+        self.device.candidates()
+    }
+
+    /// The device alone, for whoever takes any.
+    pub(crate) fn into_device(self) -> Box<dyn Device> {
+        Box::new(self.device)
+    }
+
     /// Runs step data that no sound batch could have.
     pub(crate) fn run_unchecked(&mut self, change: impl FnOnce(&mut Vec<u32>), batch: &Batch) {
         let device = &mut self.device;
         super::step::lay_out(batch, &device.limits, 1, &device.plan.ropes, &mut device.words);
         change(&mut device.words);
-        device.run(batch.tokens.len(), batch.logits_rows.len()).expect("the step runs");
-        device.read(batch.logits_rows.len(), &mut Vec::new()).expect("the step has results");
+        device.run(batch).expect("the step runs");
+        device.read(batch, &mut Vec::new()).expect("the step has results");
     }
 
     fn download(&self, buffer: &wgpu::Buffer) -> Vec<f32> {

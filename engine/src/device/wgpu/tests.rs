@@ -9,7 +9,7 @@ use crate::device::{Batch, BatchSequence, Device, DeviceError, DeviceLimits, Exe
 use crate::kernels::attention::reference::AttentionShape;
 use crate::kernels::reference_device::ReferenceDevice;
 use crate::kernels::{
-    add, add_bias, attention, embed, gate_mul, gather_rows, matmul, rms_norm, rope, store_kv,
+    add, add_bias, attention, embed, gate_mul, gather_rows, matmul, rms_norm, rope, store_kv, top_k,
 };
 use crate::program::{
     Activation, Buffer, BufferId, Op, OpKind, Program, RopeStyle, Rotation, Rows, Weight, WeightId,
@@ -496,6 +496,10 @@ fn every_kernel() -> Vec<Kernel> {
         gather_rows::variants(33),
         add_bias::variants(33),
     ];
+    for kept in [1, top_k::MOST] {
+        // The first stage reads logits, the second pairs.
+        variants.extend(top_k::Stage::series(2 * top_k::CHUNK, kept).into_iter().map(top_k::Stage::variants));
+    }
     for mapping in software.into_iter().chain([Mapping::Hardware]) {
         variants.push(rms_norm::variants(mapping, 3));
         for format in TensorType::ALL {

@@ -88,7 +88,7 @@ fn run(device: &mut dyn Device) -> Vec<f32> {
 fn on_devices(model: &Model) -> Vec<Vec<f32>> {
     let open = |adapter: &dyn Adapter| adapter.open(&model.program, model, LIMITS).unwrap();
     let mut logits = vec![run(&mut *open(&device::cpu::CpuAdapter::new()))];
-    match device::wgpu::find(false, 1) {
+    match device::wgpu::find(false, 1, None) {
         Ok(adapters) => logits.push(run(&mut *open(&*adapters[0]))),
         Err(error) => test_support::skip_without_adapter(&error.to_string()),
     }

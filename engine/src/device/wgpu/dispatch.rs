@@ -1,0 +1,201 @@
+//! A dispatch: a kernel, or one of several for few and many rows, with what is bound to it.
+//!
+//! Whoever knows what is to be computed drafts it; here it gets its bind group and pipelines, and is recorded in a
+//! pass. What is dispatched in which order is left to [`super::plan`] and [`super::candidates`].
+//!
+//! Invariant: what was finished can be recorded for any number of rows that the limits allow; the folding of its
+//! workgroups has been tried for the most of them.
+
+use std::num::NonZeroU64;
+
+use wgpu::{BindGroup, Buffer, ComputePass, ComputePipeline};
+
+use super::gpu::{Gpu, Options};
+use super::plan::Cache;
+use super::shader::{Access, Variant, Work, fold};
+use super::step::HEADER_WORDS;
+use super::weights::{Packed, uniform};
+use crate::device::{DeviceError, DeviceLimits};
+use crate::kernels::matmul;
+use crate::program::Rows;
+
+/// Ready to be recorded.
+pub(super) struct Dispatch {
+    name: String,
+    pub(super) rows: Rows,
+    bind_group: BindGroup,
+    windows: Option<Windows>,
+    /// By rising number of rows.
+    variants: Vec<(u64, ComputePipeline, Work)>,
+    max_workgroups: u32,
+}
+
+/// An input that is seen through windows: every so many rows are a dispatch of their own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Windows {
+    pub(super) rows: usize,
+    /// Bytes from one window's parameters to the next's.
+    pub(super) params_stride: usize,
+    /// Bytes of the input from one window to the next.
+    pub(super) input_stride: usize,
+}
+
+/// A dispatch before its pipelines and bind group are made.
+pub(super) struct Draft {
+    pub(super) rows: Rows,
+    pub(super) variants: Vec<Variant>,
+    pub(super) params: Vec<u32>,
+    pub(super) windows: Option<Windows>,
+    /// For the bindings from 3 on.
+    pub(super) bound: Vec<Bound>,
+}
+
+/// What is bound to a kernel's storage binding.
+pub(super) enum Bound {
+    Buffer(Buffer),
+    /// This many bytes of it, from a place that the dispatch sets.
+    Window(Buffer, usize),
+    Texels(wgpu::TextureView),
+}
+
+impl From<Buffer> for Bound {
+    fn from(buffer: Buffer) -> Bound {
+        Bound::Buffer(buffer)
+    }
+}
+
+impl From<&Packed> for Bound {
+    fn from(packed: &Packed) -> Bound {
+        match packed {
+            Packed::Buffer(buffer) => Bound::Buffer(buffer.clone()),
+            Packed::Texels(texture) => Bound::Texels(texture.create_view(&Default::default())),
+        }
+    }
+}
+
+impl From<&Cache> for Bound {
+    fn from(cache: &Cache) -> Bound {
+        match cache {
+            Cache::Buffer(buffer) => Bound::Buffer(buffer.clone()),
+            Cache::Texels(texture) => Bound::Texels(texture.create_view(&Default::default())),
+        }
+    }
+}
+
+impl Draft {
+    /// Makes bind group and pipelines. `step` is the buffer of the step's words, `name` for labels and messages.
+    pub(super) fn finish(
+        self,
+        gpu: &Gpu,
+        name: &str,
+        step: &Buffer,
+        limits: &DeviceLimits,
+        options: Options,
+    ) -> Result<Dispatch, DeviceError> {
+        let params = uniform(gpu, name, &self.params)?;
+        let params_bytes = match self.windows {
+            None => params.size(),
+            Some(_) => 4 * matmul::PARAMS as u64,
+        };
+        let part_of = |buffer, bytes| {
+            let size = NonZeroU64::new(bytes);
+            wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: 0, size })
+        };
+        let mut entries = vec![
+            wgpu::BindGroupEntry { binding: 0, resource: part_of(&params, params_bytes) },
+            wgpu::BindGroupEntry { binding: 1, resource: part_of(step, 4 * HEADER_WORDS as u64) },
+            wgpu::BindGroupEntry { binding: 2, resource: step.as_entire_binding() },
+        ];
+        for (binding, bound) in (3..).zip(&self.bound) {
+            let resource = match bound {
+                Bound::Buffer(buffer) => buffer.as_entire_binding(),
+                Bound::Window(buffer, bytes) => part_of(buffer, *bytes as u64),
+                Bound::Texels(view) => wgpu::BindingResource::TextureView(view),
+            };
+            entries.push(wgpu::BindGroupEntry { binding, resource });
+        }
+        // All variants bind the same buffers in the same way.
+        let storage: &'static [Access] = self.variants[0].kernel.storage;
+        let bind_group = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(name),
+            layout: &gpu.layout(storage),
+            entries: &entries,
+        });
+        let mut variants = Vec::with_capacity(self.variants.len());
+        let at_once = self.windows.map_or(u64::MAX, |windows| windows.rows as u64);
+        let capacity = row_capacity(self.rows, limits).min(at_once);
+        for (index, variant) in self.variants.iter().enumerate() {
+            let next = self.variants.get(index + 1).map_or(u64::MAX, |next| next.min_rows - 1);
+            folded(name, variant.work.workgroups(capacity.min(next)), options.max_workgroups)?;
+            variants.push((variant.min_rows, gpu.pipeline(&variant.kernel)?, variant.work));
+        }
+        gpu.check()?;
+        Ok(Dispatch {
+            name: name.to_owned(),
+            rows: self.rows,
+            bind_group,
+            windows: self.windows,
+            variants,
+            max_workgroups: options.max_workgroups,
+        })
+    }
+}
+
+impl Dispatch {
+    /// Records what a batch of this many rows needs.
+    pub(super) fn record(
+        &self,
+        pass: &mut ComputePass<'_>,
+        tokens: usize,
+        logits_rows: usize,
+    ) -> Result<(), DeviceError> {
+        let rows = match self.rows {
+            Rows::Tokens => tokens,
+            Rows::Logits => logits_rows,
+        };
+        let at_once = self.windows.map_or(usize::MAX, |windows| windows.rows);
+        for window in 0..rows.div_ceil(at_once) {
+            let rows = (rows - window * at_once).min(at_once) as u64;
+            let variant = self.variants.iter().rev().find(|(min_rows, ..)| *min_rows <= rows);
+            let Some((_, pipeline, work)) = variant else { continue };
+            let (x, y) = folded(&self.name, work.workgroups(rows), self.max_workgroups)?;
+            pass.set_pipeline(pipeline);
+            match self.windows {
+                None => pass.set_bind_group(0, &self.bind_group, &[]),
+                Some(Windows { params_stride, input_stride, .. }) => {
+                    let offsets = [window * params_stride, window * input_stride];
+                    pass.set_bind_group(0, &self.bind_group, &offsets.map(|offset| offset as u32));
+                }
+            }
+            pass.dispatch_workgroups(x, y, 1);
+        }
+        Ok(())
+    }
+
+    /// Records one workgroup of every variant.
+    pub(super) fn record_warm_up(&self, pass: &mut ComputePass<'_>) {
+        let offsets: &[u32] = if self.windows.is_some() { &[0, 0] } else { &[] };
+        pass.set_bind_group(0, &self.bind_group, offsets);
+        for (_, pipeline, _) in &self.variants {
+            pass.set_pipeline(pipeline);
+            pass.dispatch_workgroups(1, 1, 1);
+        }
+    }
+}
+
+fn folded(name: &str, workgroups: u64, max_workgroups: u32) -> Result<(u32, u32), DeviceError> {
+    fold(workgroups, max_workgroups).ok_or_else(|| DeviceError::Limit {
+        what: name.to_owned(),
+        needed: workgroups,
+        allowed: u64::from(max_workgroups) * u64::from(max_workgroups),
+        unit: "workgroups",
+    })
+}
+
+/// Most rows a buffer can have.
+pub(super) fn row_capacity(rows: Rows, limits: &DeviceLimits) -> u64 {
+    match rows {
+        Rows::Tokens => limits.max_tokens as u64,
+        Rows::Logits => limits.max_sequences as u64,
+    }
+}
