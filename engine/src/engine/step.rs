@@ -235,8 +235,10 @@ impl Engine {
         fill_batch(&self.scheduler, plan, self.block_size, &mut self.batch);
         let device = self.device.as_mut().expect("an engine that is awake has a device");
         let most = device.max_candidates();
-        let needed = |id: RequestId| self.samplers[&id].num_candidates(most).unwrap_or(0) as u32;
-        self.batch.candidates.extend(sampling(plan).map(needed));
+        if most > 0 {
+            let needed = |id: RequestId| self.samplers[&id].num_candidates(most).unwrap_or(0) as u32;
+            self.batch.candidates.extend(sampling(plan).map(needed));
+        }
         let handed_over = Instant::now();
         let (batch, logits) = (&self.batch, &mut self.logits);
         // A device that panicked is in no known state, like one that was lost.

@@ -44,6 +44,7 @@ mod step;
 mod team;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 /// The CPU as an adapter.
 pub struct CpuAdapter {

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::turns::ask_for_long_turns;
 use crate::device::DeviceError;
-use crate::device::turns::ask_for_long_turns;
 
 /// Spins before a waiting thread yields its core.
 const SPINS: usize = 2000;
@@ -168,6 +168,23 @@ mod tests {
             finished.store(true, Ordering::Release);
         });
         assert_eq!(late.into_inner(), 0, "all units were done before it came");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn every_thread_of_a_team_has_long_turns_and_stays_as_nice_as_it_was() {
+        use super::super::turns::{TURN_NANOSECONDS, turn};
+
+        let Some((nice, usual)) = turn() else { return };
+        assert!(usual < TURN_NANOSECONDS, "{usual} ns");
+        // The caller is a thread that ends here.
+        let turns = std::thread::spawn(|| {
+            let mut turns = [None; 3];
+            Team::new(3).unwrap().run(&mut turns, |_, own| *own = turn());
+            turns
+        });
+        assert_eq!(turns.join().unwrap(), [Some((nice, TURN_NANOSECONDS)); 3]);
+        assert_eq!(turn(), Some((nice, usual)));
     }
 
     #[test]

@@ -14,7 +14,6 @@ use super::adapter::error_chain;
 use super::pipelines::PipelineFile;
 use super::shader::{Access, Kernel, Mapping, TEXEL_BYTES, TEXELS_PER_ROW, Texel};
 use crate::device::DeviceError;
-use crate::device::turns::starting_computing_threads;
 
 /// What may differ from what the adapter offers. Tests force small limits and the other mapping.
 #[derive(Clone, Copy, Debug)]
@@ -76,11 +75,8 @@ impl Gpu {
             required_limits: limits.clone(),
             ..Default::default()
         });
-        let (device, queue) = match software {
-            false => pollster::block_on(request),
-            true => starting_computing_threads(|| pollster::block_on(request)),
-        }
-        .map_err(|error| DeviceError::Failed(error_chain(&error)))?;
+        let (device, queue) =
+            pollster::block_on(request).map_err(|error| DeviceError::Failed(error_chain(&error)))?;
         let faults = Arc::new(Faults::default());
         let lost = Arc::clone(&faults);
         device.set_device_lost_callback(move |reason, message| {

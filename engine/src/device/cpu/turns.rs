@@ -4,16 +4,15 @@
 //! programs need of a core is far less than a millisecond, but with turns of equal length a thread that wakes up waits
 //! until the computing thread's turn is over, which the system looks at with its tick: four milliseconds on many.
 //! Linux gives the core at once to a thread whose turns are shorter than those of the thread that runs. So threads
-//! that compute ask for long ones. Their share of the cores stays the same: what they yield they get back.
+//! that compute here ask for long ones. Their share of the cores stays the same: what they yield they get back.
 //!
 //! Elsewhere, and before Linux 6.12, nothing changes.
 
 /// Many times the usual turn, which is 0.7 to 3 ms.
 #[cfg(target_os = "linux")]
-const TURN_NANOSECONDS: u64 = 20_000_000;
+pub(super) const TURN_NANOSECONDS: u64 = 20_000_000;
 
-/// Asks for long turns for the calling thread, and for the threads that it will start. A kernel or a sandbox that
-/// refuses leaves everything as it is.
+/// Asks for long turns for the calling thread. A kernel or a sandbox that refuses leaves everything as it is.
 #[cfg(target_os = "linux")]
 pub(super) fn ask_for_long_turns() {
     let Some(mut attributes) = attributes() else { return };
@@ -39,36 +38,9 @@ fn attributes() -> Option<libc::sched_attr> {
 #[cfg(not(target_os = "linux"))]
 pub(super) fn ask_for_long_turns() {}
 
-/// Calls what will start threads that compute, a software adapter's driver, say.
-pub(super) fn starting_computing_threads<T: Send>(start: impl FnOnce() -> T + Send) -> T {
-    let start = || {
-        ask_for_long_turns();
-        start()
-    };
-    std::thread::scope(|scope| match scope.spawn(start).join() {
-        Ok(started) => started,
-        Err(panic) => std::panic::resume_unwind(panic),
-    })
-}
-
+/// Niceness and turn in nanoseconds of the calling thread; `None` if the kernel does not tell turns.
 #[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use super::{TURN_NANOSECONDS, attributes, starting_computing_threads};
-
-    /// Niceness and turn of the calling thread; `None` if the kernel does not tell turns.
-    fn turn() -> Option<(i32, u64)> {
-        let attributes = attributes().filter(|attributes| attributes.sched_runtime != 0)?;
-        Some((attributes.sched_nice, attributes.sched_runtime))
-    }
-
-    #[test]
-    fn a_thread_that_asks_and_those_that_it_starts_have_long_turns_and_stay_as_nice_as_they_were() {
-        let Some((nice, usual)) = turn() else { return };
-        assert!(usual < TURN_NANOSECONDS, "{usual} ns");
-        let turns =
-            starting_computing_threads(|| (turn(), std::thread::spawn(turn).join().expect("a thread")));
-        let long = Some((nice, TURN_NANOSECONDS));
-        assert_eq!(turns, (long, long));
-        assert_eq!(turn(), Some((nice, usual)));
-    }
+pub(super) fn turn() -> Option<(i32, u64)> {
+    let attributes = attributes().filter(|attributes| attributes.sched_runtime != 0)?;
+    Some((attributes.sched_nice, attributes.sched_runtime))
 }
