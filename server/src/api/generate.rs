@@ -5,7 +5,6 @@
 //! the endpoint's [`Shape`].
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -18,7 +17,7 @@ use super::observe::{DATA_PARALLEL_RANK, RequestContext};
 use super::params::Params;
 use super::sse;
 use super::wire::{ChunkUsage, Head, is_failure, unix_seconds};
-use crate::frontend::{Delta, Finish, Generation, NewRequest, Usage};
+use crate::frontend::{Collect, Delta, Finish, Generation, NewRequest, Usage};
 
 /// The JSON of one endpoint's answers.
 pub(super) trait Shape: Send + 'static {
@@ -92,8 +91,8 @@ impl App {
         })?;
         if stream {
             // The status waits for the first piece: a request that fails before it gets an honest one.
-            let first = next(&mut generation, Instant::now()).await?;
-            return Ok(sse::response::<S>(head, first, generation, n, include_usage));
+            let first = next(&mut generation, Collect::Nothing).await?;
+            return Ok(sse::response::<S>(head, first, generation, n, include_usage, &self.streams));
         }
         let (choices, usage) = fold(&mut generation, best_of).await?;
         Ok(Json(S::whole(&head, best(choices, n), usage, wants_logprobs)).into_response())
@@ -116,12 +115,12 @@ impl App {
     }
 }
 
-/// The next piece of an answer that has not ended yet, with what comes before `collect_until`.
+/// The next piece of an answer that has not ended yet, with what there is to collect.
 ///
 /// # Errors
 /// The engine gave the request up, or is gone.
-pub(super) async fn next(generation: &mut Generation, collect_until: Instant) -> Result<Delta, ApiError> {
-    match generation.next(collect_until).await {
+pub(super) async fn next(generation: &mut Generation, collect: Collect) -> Result<Delta, ApiError> {
+    match generation.next(collect).await {
         Some(delta) => match delta.finish.as_ref().filter(|finish| is_failure(finish)) {
             None => Ok(delta),
             Some(finish) => Err(failure(finish)),
@@ -141,7 +140,7 @@ async fn fold(generation: &mut Generation, num_choices: usize) -> Result<(Vec<De
         (0..).map(|index| Delta { index, ..Delta::default() }).take(num_choices).collect();
     let mut usage = Usage::default();
     while !generation.is_finished() {
-        let delta = next(generation, Instant::now()).await?;
+        let delta = next(generation, Collect::ToTheEnd).await?;
         let choice = &mut choices[delta.index as usize];
         choice.text.push_str(&delta.text);
         choice.logprobs.extend(delta.logprobs);

@@ -93,6 +93,8 @@ struct App {
     body_limit: usize,
     /// Whose turn it is to render `/metrics`.
     scrapes: tokio::sync::Mutex<()>,
+    /// Of answers.
+    streams: sse::Streams,
 }
 
 /// The whole API as a service.
@@ -115,6 +117,7 @@ pub fn router(parts: AppParts) -> Router {
         created: wire::unix_seconds(),
         body_limit: parts.max_model_len.saturating_mul(BODY_BYTES_PER_TOKEN).max(MIN_BODY_BYTES),
         scrapes: tokio::sync::Mutex::new(()),
+        streams: sse::Streams::new(),
     });
     let metrics = || get(probes::metrics).layer(CompressionLayer::new());
     Router::new()

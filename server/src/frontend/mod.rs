@@ -9,8 +9,8 @@
 //! back through one [`Generation`], each delta with the index of its choice.
 //!
 //! Everything reaches an engine's task through one channel of [`Event`]s, so an opening always comes before the
-//! steps that answer it, and neither side ever waits for the other: a slow reader's deltas queue up in its
-//! own channel, bounded by its `max_tokens`.
+//! steps that answer it, and neither side ever waits for the other: a slow reader's deltas add up to one for each
+//! choice ([`pieces`]), bounded by its `max_tokens`.
 //!
 //! Invariant: an opened request ends exactly once, whatever happens: by its last output, by a stop string,
 //! by the engine's answer to an abort (a [`Generation`] that is dropped asks for one), or, when its engine
@@ -21,6 +21,7 @@ mod control;
 mod decoder;
 mod engine;
 mod heartbeat;
+mod pieces;
 mod pump;
 mod routing;
 mod stop;
@@ -41,6 +42,7 @@ use tokio::task::JoinHandle;
 pub use admission::{AdmissionLimits, NotAdmitted};
 pub use decoder::{Logprob, TokenLogprob};
 pub use engine::Engine;
+pub use pieces::Collect;
 pub use text::TextModel;
 
 use admission::{Admission, Ticket};
@@ -228,7 +230,7 @@ struct OpenRequest {
     usage: Usage,
     cumulative_logprob: f64,
     was_scheduled: bool,
-    deltas: mpsc::UnboundedSender<Delta>,
+    deltas: pieces::Writer,
 }
 
 impl OpenRequest {
@@ -238,8 +240,7 @@ impl OpenRequest {
         if let Some(finish) = &last.finish {
             self.guard.finish(RequestOutcome { now, reason: finish.reason, error_type });
         }
-        // Nobody listens any more if the client went away.
-        let _ = self.deltas.send(last);
+        self.deltas.send(last);
     }
 
     /// Ends the request because the engine cannot.
@@ -353,12 +354,11 @@ impl Frontend {
             },
             num_choices,
         );
-        let (sender, receiver) = mpsc::unbounded_channel();
+        let (writer, reader) = pieces::pieces();
         let ids = (first_id..).map(RequestId);
         let generation = Generation {
             open: (0..).zip(ids.clone()).take(num_choices).collect(),
-            deltas: receiver,
-            ahead: None,
+            deltas: reader,
             engine: Arc::clone(&lane.engine),
         };
         let mut opened = true;
@@ -374,7 +374,7 @@ impl Frontend {
                 usage: Usage { prompt_tokens: prompt.len(), ..Usage::default() },
                 cumulative_logprob: 0.0,
                 was_scheduled: false,
-                deltas: sender.clone(),
+                deltas: writer.clone(),
             };
             if let Err(mpsc::error::SendError(event)) = lane.events.send(Event::Open(Box::new(open))) {
                 opened = false;
@@ -430,45 +430,28 @@ impl Frontend {
 pub struct Generation {
     /// Index and id of the choices that have not ended.
     open: Vec<(u32, RequestId)>,
-    deltas: mpsc::UnboundedReceiver<Delta>,
-    /// A piece that was read together with one of another choice.
-    ahead: Option<Delta>,
+    deltas: pieces::Reader,
     engine: Arc<dyn Engine>,
 }
 
 impl Generation {
     /// The next piece of any choice; `None` after the last one of the last choice, or if the frontend's task
     /// failed before it. Pieces of one choice that have piled up because the client reads more slowly than the
-    /// engine writes are one, as in vLLM, and so are those that come before `collect_until`; the last piece of a
-    /// choice waits for nothing.
-    pub async fn next(&mut self, collect_until: Instant) -> Option<Delta> {
-        let next = match self.ahead.take() {
-            Some(delta) => Some(delta),
-            None => self.deltas.recv().await,
-        };
-        let Some(mut delta) = next else {
-            self.open.clear();
-            return None;
-        };
-        while delta.finish.is_none() {
-            let more = match self.deltas.try_recv() {
-                Ok(more) => more,
-                Err(_) if Instant::now() >= collect_until => break,
-                Err(_) => match tokio::time::timeout_at(collect_until.into(), self.deltas.recv()).await {
-                    Ok(Some(more)) => more,
-                    Ok(None) | Err(_) => break,
-                },
-            };
-            if more.index != delta.index || more.has_failed() {
-                self.ahead = Some(more);
-                break;
-            }
-            delta.append(more);
+    /// engine writes are one, as in vLLM, and so are those that `collect` says; the last piece of a choice waits
+    /// for nothing.
+    pub async fn next(&mut self, collect: Collect) -> Option<Delta> {
+        let next = self.deltas.next(collect).await;
+        match next.as_ref().map(|delta| (delta.index, delta.finish.is_some())) {
+            Some((ended, true)) => self.open.retain(|(index, _)| *index != ended),
+            Some((_, false)) => {}
+            None => self.open.clear(),
         }
-        if delta.finish.is_some() {
-            self.open.retain(|(index, _)| *index != delta.index);
-        }
-        Some(delta)
+        next
+    }
+
+    /// Whether the next piece is there already: it came together with the latest one.
+    pub fn is_ready(&self) -> bool {
+        self.deltas.is_ready()
     }
 
     /// Whether every choice has ended.

@@ -144,7 +144,7 @@ impl Pump {
             Delta { index: request.index, text: decoded.text, logprobs: decoded.logprobs, finish: None };
         let Some(reason) = reason else {
             if !(delta.text.is_empty() && delta.logprobs.is_empty()) {
-                let _ = request.deltas.send(delta);
+                request.deltas.send(delta);
             }
             return;
         };
@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
     use crate::frontend::{
-        AdmissionLimits, EngineParts, Frontend, Generation, NewRequest, StepSink, channel,
+        AdmissionLimits, Collect, EngineParts, Frontend, Generation, NewRequest, StepSink, channel,
     };
     use crate::testing::{ByteModel, RecordingEngine, telemetry};
 
@@ -262,7 +262,7 @@ mod tests {
 
     async fn rest(generation: &mut Generation) -> (String, Option<Finish>) {
         let mut text = String::new();
-        while let Some(delta) = generation.next(Instant::now()).await {
+        while let Some(delta) = generation.next(Collect::Nothing).await {
             text.push_str(&delta.text);
             if delta.finish.is_some() {
                 return (text, delta.finish);
@@ -288,13 +288,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pieces_that_have_piled_up_are_read_as_one_and_none_waits_for_another() {
+    async fn pieces_of_a_choice_that_have_piled_up_are_read_as_one() {
         let world = World::new();
         let mut generation = world.frontend.open(World::request(&[], 2)).expect("there is room");
         let (first, second) = (generation.open[0].1, generation.open[1].1);
         world.step(first, "a", None);
         assert_eq!(
-            generation.next(Instant::now()).await.expect("a piece").text,
+            generation.next(Collect::Nothing).await.expect("a piece").text,
             "a",
             "it does not wait for more"
         );
@@ -311,15 +311,27 @@ mod tests {
         // The frontend's task has handled every step once its books are closed.
         world.frontend.drained().await;
         let mut seen = Vec::new();
-        while let Some(delta) = generation.next(Instant::now()).await {
+        while let Some(delta) = generation.next(Collect::Nothing).await {
             seen.push((delta.index, delta.text, delta.finish.is_some()));
         }
         let piece = |index, text: &str, ends| (index, text.to_owned(), ends);
-        assert_eq!(
-            seen,
-            [piece(0, "bc", false), piece(1, "x", false), piece(0, "de", true), piece(1, "y", true)]
-        );
+        assert_eq!(seen, [piece(0, "bcde", true), piece(1, "xy", true)]);
         assert!(generation.is_finished());
+    }
+
+    #[tokio::test]
+    async fn what_was_said_before_a_failure_is_a_piece_of_its_own() {
+        let world = World::new();
+        let (id, mut generation) = world.open(&[]);
+        world.step(id, "a", None);
+        world.step(id, "b", Some(FinishReason::Error));
+        world.frontend.drained().await;
+        let said = generation.next(Collect::ToTheEnd).await.expect("a piece");
+        assert_eq!((said.text.as_str(), said.finish.is_some()), ("a", false));
+        assert!(generation.is_ready());
+        let failed = generation.next(Collect::ToTheEnd).await.expect("a piece");
+        assert!(failed.has_failed());
+        assert!(generation.next(Collect::ToTheEnd).await.is_none(), "and no other");
     }
 
     #[tokio::test]
@@ -329,7 +341,7 @@ mod tests {
         let id = generation.open[0].1;
         let late = Instant::now() + Duration::from_secs(60);
         world.step(id, "a", None);
-        let (collected, ()) = tokio::join!(generation.next(late), async {
+        let (collected, ()) = tokio::join!(generation.next(Collect::Until(late)), async {
             tokio::time::sleep(Duration::from_millis(1)).await;
             world.step(id, "b", None);
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -402,7 +414,7 @@ mod tests {
         world.step(ids[1], "b", None);
         let mut seen = Vec::new();
         for _ in 0..3 {
-            let delta = generation.next(Instant::now()).await.expect("a piece");
+            let delta = generation.next(Collect::Nothing).await.expect("a piece");
             seen.push((delta.index, delta.text, delta.finish.is_some()));
         }
         let piece = |index, text: &str, ends| (index, text.to_owned(), ends);
@@ -436,7 +448,7 @@ mod tests {
         let (id, mut generation) = world.open(&[]);
         assert!(stalls().await.is_some_and(|(engine, silence)| engine == 0 && silence > PATIENCE));
         world.step(id, "a", None);
-        generation.next(Instant::now()).await.expect("the step came");
+        generation.next(Collect::Nothing).await.expect("the step came");
         assert!(stalls().await.is_some(), "and no other");
         world.engine.fall_asleep();
         assert_eq!(stalls().await, None, "asleep, requests wait");

@@ -14,7 +14,7 @@ use super::formats::{
 };
 use super::packed::{PANEL, PackedWeight, PanelColumn};
 use super::shared::SharedBuffer;
-use super::simd::{Kernel, Lanes, Registers, SimdLevel, prefetch};
+use super::simd::{Kernel, Lanes, Registers, SimdLevel, Vector, prefetch};
 use crate::tensor_type::TensorType;
 
 /// Up to this many input rows, weights are expanded in registers.
@@ -212,11 +212,18 @@ impl Kernel for MultiplyTile<'_> {
                 Registers::Rows4Columns8 => row,
             };
         }
-        if rows - row == 3 && L::REGISTERS != Registers::Rows4Columns8 {
-            row = self.blocks::<L, 3, 32>(row);
+        if rows - row == 3 {
+            row = match L::REGISTERS {
+                Registers::Rows8Columns32 => self.blocks::<L, 3, 32>(row),
+                Registers::Rows6Columns16 => self.blocks::<L, 3, 16>(row),
+                Registers::Rows4Columns8 => row,
+            };
         }
         if rows - row >= 2 {
-            row = self.blocks::<L, 2, 16>(row);
+            row = match L::REGISTERS {
+                Registers::Rows8Columns32 | Registers::Rows6Columns16 => self.blocks::<L, 2, 32>(row),
+                Registers::Rows4Columns8 => self.blocks::<L, 2, 16>(row),
+            };
         }
         if rows > row {
             self.blocks::<L, 1, 32>(row);
@@ -252,6 +259,9 @@ fn part<const N: usize>(column: &PanelColumn, start: usize) -> &[f32; N] {
     column[start..].first_chunk().expect("a panel is a multiple of the block")
 }
 
+/// Vectors of a panel's width: of the narrowest registers, 4 values each.
+const MAX_VECTORS: usize = PANEL / 4;
+
 /// `sums[r][n] += Σ_k inputs[r][k] · weights(k)[n]` over k in `0..count`, in rising order. Every input has
 /// `count` values. The sums stay in registers if the level has enough of them.
 #[inline(always)]
@@ -265,17 +275,32 @@ pub(super) fn multiply<'a, L: Lanes, const ROWS: usize, const COLUMNS: usize>(
     for r in 0..ROWS {
         rows[r] = &inputs[r][..count];
     }
-    let mut registers = *sums;
+    let width = L::Vector::WIDTH;
+    let vectors = COLUMNS / width;
+    // Those behind the last of `vectors` are never used, and so are no registers.
+    let mut registers = [[L::Vector::splat(0.0); MAX_VECTORS]; ROWS];
+    for r in 0..ROWS {
+        for v in 0..vectors {
+            registers[r][v] = L::Vector::load(&sums[r][v * width..]);
+        }
+    }
     for k in 0..count {
         let weights = weights(k);
         for r in 0..ROWS {
-            let input = rows[r][k];
-            for n in 0..COLUMNS {
-                registers[r][n] = L::mul_add(input, weights[n], registers[r][n]);
+            let input = L::Vector::splat(rows[r][k]);
+            for v in 0..vectors {
+                registers[r][v] = input.mul_add(L::Vector::load(&weights[v * width..]), registers[r][v]);
+            }
+            for n in vectors * width..COLUMNS {
+                sums[r][n] = L::mul_add(rows[r][k], weights[n], sums[r][n]);
             }
         }
     }
-    *sums = registers;
+    for r in 0..ROWS {
+        for v in 0..vectors {
+            registers[r][v].store(&mut sums[r][v * width..]);
+        }
+    }
 }
 
 /// `ROWS` rows of `len` values, the first at `start`, each `stride` after the one before.

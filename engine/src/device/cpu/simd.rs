@@ -3,10 +3,15 @@
 //! Kernels are plain loops over arrays of fixed length, shaped so that the compiler turns them into vector
 //! code. A kernel is a value that implements [`Kernel`]; [`SimdLevel::run`] calls it inside a function that
 //! has the level's instructions enabled, and everything marked `#[inline(always)]` below is compiled anew
-//! with them. No kernel names an instruction; the one hint by name is [`prefetch`].
+//! with them. No kernel names an instruction; where too much hangs on what the compiler finds, a kernel's values
+//! are [`Vector`]s, and the one hint by name is [`prefetch`].
 //!
 //! Invariant: a level exists only where the CPU was asked and said yes ([`SimdLevel::available`]), so
 //! running a kernel at a level never meets an instruction the CPU lacks.
+
+mod vector;
+
+pub(super) use vector::Vector;
 
 /// A set of vector instructions to compile kernels for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +116,8 @@ pub(super) trait Lanes {
     const FMA: bool;
     /// Best block of accumulators for a matrix product.
     const REGISTERS: Registers;
+    /// What a register holds.
+    type Vector: Vector;
 
     /// `a · b + c`, rounded once where the level can.
     #[inline(always)]
@@ -144,18 +151,21 @@ impl Lanes for Baseline {
     const FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
     const REGISTERS: Registers =
         if cfg!(target_arch = "aarch64") { Registers::Rows6Columns16 } else { Registers::Rows4Columns8 };
+    type Vector = [f32; 4];
 }
 
 #[cfg(target_arch = "x86_64")]
 impl Lanes for Avx2 {
     const FMA: bool = true;
     const REGISTERS: Registers = Registers::Rows6Columns16;
+    type Vector = std::arch::x86_64::__m256;
 }
 
 #[cfg(target_arch = "x86_64")]
 impl Lanes for Avx512 {
     const FMA: bool = true;
     const REGISTERS: Registers = Registers::Rows8Columns32;
+    type Vector = std::arch::x86_64::__m512;
 }
 
 /// `e^x` to about two units in the last place. Below −87 and above 88 it stays at the value there; NaN

@@ -1,0 +1,158 @@
+//! An answer's pieces on their way from the frontend's task to the one that answers the client.
+//!
+//! What waits of one choice is one piece, so a reader that is slow, or that collects, finds at most a piece for each
+//! choice, and its task is not woken for every token: a reader that waits for anything is woken by the first piece,
+//! one that collects by a choice's last piece only.
+//!
+//! Invariant: no piece is lost, pieces of one choice keep their order, and nobody waits longer than it asked to.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::Notify;
+use tokio::time::timeout_at;
+
+use super::Delta;
+
+/// How long pieces are collected before they are read as one. The end of a choice ends any collecting.
+#[derive(Clone, Copy, Debug)]
+pub enum Collect {
+    /// Not at all: the first piece will do.
+    Nothing,
+    /// Until a moment, and after it as [`Collect::Nothing`].
+    Until(Instant),
+    /// Until a choice ends.
+    ToTheEnd,
+}
+
+/// The two ends of one answer. The writer is cloned for each choice.
+pub(super) fn pieces() -> (Writer, Reader) {
+    let shared = Arc::new(Shared {
+        waiting: Mutex::new(Waiting { pieces: VecDeque::new(), is_collecting: false, num_writers: 1 }),
+        news: Notify::new(),
+    });
+    (Writer(Arc::clone(&shared)), Reader { shared, ready: VecDeque::new() })
+}
+
+struct Shared {
+    waiting: Mutex<Waiting>,
+    /// For the one reader.
+    news: Notify,
+}
+
+struct Waiting {
+    /// One of each choice, and behind it the one that says that the choice failed.
+    pieces: VecDeque<Delta>,
+    /// The reader waits, but only for what cannot wait.
+    is_collecting: bool,
+    num_writers: usize,
+}
+
+impl Waiting {
+    /// Whether there is something that a collecting reader is woken for.
+    fn is_urgent(&self) -> bool {
+        self.num_writers == 0 || self.pieces.iter().any(|piece| piece.finish.is_some())
+    }
+}
+
+impl Shared {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the pieces of a choice go in.
+pub(super) struct Writer(Arc<Shared>);
+
+impl Writer {
+    /// Hands a piece over. Never waits for the reader.
+    pub(super) fn send(&self, piece: Delta) {
+        let mut waiting = self.0.waiting();
+        let wakes = piece.finish.is_some() || (waiting.pieces.is_empty() && !waiting.is_collecting);
+        let same = waiting.pieces.iter_mut().find(|same| same.index == piece.index);
+        match same.filter(|_| !piece.has_failed()) {
+            Some(same) => same.append(piece),
+            None => waiting.pieces.push_back(piece),
+        }
+        drop(waiting);
+        if wakes {
+            self.0.news.notify_one();
+        }
+    }
+}
+
+impl Clone for Writer {
+    fn clone(&self) -> Writer {
+        self.0.waiting().num_writers += 1;
+        Writer(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let mut waiting = self.0.waiting();
+        waiting.num_writers -= 1;
+        let is_last = waiting.num_writers == 0;
+        drop(waiting);
+        if is_last {
+            self.0.news.notify_one();
+        }
+    }
+}
+
+/// Where they come out.
+pub(super) struct Reader {
+    shared: Arc<Shared>,
+    /// What was taken out together with the latest piece.
+    ready: VecDeque<Delta>,
+}
+
+impl Reader {
+    /// Whether [`next`](Reader::next) would wait for nothing.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// The next piece; `None` once all writers are gone and all pieces are read. Collects unless one is ready.
+    pub(super) async fn next(&mut self, collect: Collect) -> Option<Delta> {
+        if self.ready.is_empty() {
+            match collect {
+                Collect::Nothing => {}
+                Collect::Until(moment) => drop(timeout_at(moment.into(), self.urgent()).await),
+                Collect::ToTheEnd => self.urgent().await,
+            }
+            self.refill().await;
+        }
+        self.ready.pop_front()
+    }
+
+    /// Returns as soon as there is something that cannot wait.
+    async fn urgent(&self) {
+        loop {
+            {
+                let mut waiting = self.shared.waiting();
+                if waiting.is_urgent() {
+                    return;
+                }
+                waiting.is_collecting = true;
+            }
+            self.shared.news.notified().await;
+        }
+    }
+
+    /// Takes everything out, as soon as there is anything.
+    async fn refill(&mut self) {
+        loop {
+            {
+                let mut waiting = self.shared.waiting();
+                waiting.is_collecting = false;
+                std::mem::swap(&mut self.ready, &mut waiting.pieces);
+                if !self.ready.is_empty() || waiting.num_writers == 0 {
+                    return;
+                }
+            }
+            self.shared.news.notified().await;
+        }
+    }
+}
