@@ -37,6 +37,8 @@ mod matmul;
 mod packed;
 mod peak;
 mod plan;
+#[cfg(test)]
+mod rate_tests;
 mod rows;
 mod shared;
 mod simd;

@@ -7,6 +7,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use super::CpuDevice;
+#[cfg(test)]
+use super::simd::SimdLevel;
 use super::simd::{Kernel, Lanes};
 use crate::device::Peak;
 
@@ -41,8 +43,17 @@ impl CpuDevice {
     }
 }
 
+/// Multiplications and additions a second of one thread at a level.
+#[cfg(test)]
+pub(super) fn flops_per_second(level: SimdLevel) -> f64 {
+    let mut chains: Chains = [[1.0; WIDTH]; CHAINS];
+    let computed = fastest(|| level.run(MultiplyAdd(&mut chains)));
+    black_box(&chains);
+    (2 * CHAINS * WIDTH * STEPS) as f64 / computed
+}
+
 /// Seconds of the fastest of some runs.
-fn fastest(mut run: impl FnMut()) -> f64 {
+pub(super) fn fastest(mut run: impl FnMut()) -> f64 {
     let seconds = |_| {
         let started = Instant::now();
         run();

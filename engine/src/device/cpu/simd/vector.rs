@@ -7,10 +7,9 @@
 //! computes it.
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{
-    __m256, __m512, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps,
-};
+use std::arch::x86_64::{__m256, __m512, _mm256_fmadd_ps, _mm512_fmadd_ps};
+#[cfg(target_arch = "x86_64")]
+use std::mem::transmute;
 
 use super::{Baseline, Lanes};
 
@@ -55,36 +54,37 @@ impl Vector for [f32; 4] {
     }
 }
 
-/// Implements [`Vector`] for a type of the architecture's own.
+/// Implements [`Vector`] for a type of the architecture's own. Values go in and out by their bits, which is never a
+/// call; intrinsics that move them may stay one where the compiler optimises less.
 #[cfg(target_arch = "x86_64")]
 macro_rules! vector {
-    ($vector:ty, $width:literal, $splat:ident, $load:ident, $store:ident, $mul_add:ident) => {
+    ($vector:ty, $width:literal, $mul_add:ident) => {
         impl Vector for $vector {
             const WIDTH: usize = $width;
 
             #[inline(always)]
             fn splat(value: f32) -> Self {
-                // SAFETY: the CPU has the instructions: this is part of a kernel that runs at their level.
-                unsafe { $splat(value) }
+                // SAFETY: the vector is as many values of 32 bits, and all bits are values.
+                unsafe { transmute::<[f32; $width], Self>([value; $width]) }
             }
 
             #[inline(always)]
             fn load(values: &[f32]) -> Self {
                 let values: &[f32; $width] = values.first_chunk().expect("a vector of values");
-                // SAFETY: the same, and there are as many values as are read.
-                unsafe { $load(values.as_ptr()) }
+                // SAFETY: as for `splat`.
+                unsafe { transmute::<[f32; $width], Self>(*values) }
             }
 
             #[inline(always)]
             fn store(self, values: &mut [f32]) {
-                let values: &mut [f32; $width] = values.first_chunk_mut().expect("a vector of values");
-                // SAFETY: the same, and there is room for as many as are written.
-                unsafe { $store(values.as_mut_ptr(), self) }
+                // SAFETY: as for `splat`.
+                let own = unsafe { transmute::<Self, [f32; $width]>(self) };
+                *values.first_chunk_mut().expect("a vector of values") = own;
             }
 
             #[inline(always)]
             fn mul_add(self, factor: Self, term: Self) -> Self {
-                // SAFETY: as for `splat`.
+                // SAFETY: the CPU has the instruction: this is part of a kernel that runs at its level.
                 unsafe { $mul_add(self, factor, term) }
             }
         }
@@ -92,6 +92,6 @@ macro_rules! vector {
 }
 
 #[cfg(target_arch = "x86_64")]
-vector!(__m256, 8, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);
+vector!(__m256, 8, _mm256_fmadd_ps);
 #[cfg(target_arch = "x86_64")]
-vector!(__m512, 16, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps);
+vector!(__m512, 16, _mm512_fmadd_ps);
