@@ -33,7 +33,7 @@ pub struct TokenLogprob {
     pub text_offset: usize,
 }
 
-/// What some tokens added to the answer.
+/// What some tokens added to the answer. It is kept from one to the next, so that a token costs no memory of its own.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Decoded {
     pub(super) text: String,
@@ -42,6 +42,14 @@ pub(super) struct Decoded {
     pub(super) stopped: bool,
     /// What of the request's own settings ended it.
     pub(super) cause: Option<StopCause>,
+}
+
+impl Decoded {
+    fn clear(&mut self) {
+        self.text.clear();
+        self.logprobs.clear();
+        (self.stopped, self.cause) = (false, None);
+    }
 }
 
 /// A log-probability that waits for its text.
@@ -65,6 +73,8 @@ pub(super) struct Decoder {
     released_bytes: usize,
     decoded_characters: usize,
     waiting: VecDeque<Waiting>,
+    /// The text of one token.
+    token_text: String,
 }
 
 impl Decoder {
@@ -81,17 +91,19 @@ impl Decoder {
             released_bytes: 0,
             decoded_characters: 0,
             waiting: VecDeque::new(),
+            token_text: String::new(),
         }
     }
 
-    /// Takes the tokens of one output, and its finish reason on the last.
+    /// Takes the tokens of one output, and its finish reason on the last; `decoded` becomes what they added.
     pub(super) fn push(
         &mut self,
         tokens: &[SampledToken],
         finish: Option<FinishReason>,
         model: &dyn TextModel,
-    ) -> Decoded {
-        let mut decoded = Decoded::default();
+        decoded: &mut Decoded,
+    ) {
+        decoded.clear();
         for (index, token) in tokens.iter().enumerate() {
             self.num_tokens += 1;
             let is_last = index + 1 == tokens.len();
@@ -101,9 +113,9 @@ impl Decoder {
                     (!model.end_token_ids().contains(&token.id)).then_some(StopCause::Token(token.id));
                 break;
             }
-            self.push_token(token, model, &mut decoded);
+            self.push_token(token, model, decoded);
             if decoded.stopped {
-                return decoded;
+                return;
             }
         }
         if finish.is_some() {
@@ -112,8 +124,7 @@ impl Decoder {
             decoded.text.push_str(&self.stops.finish());
             self.released_bytes = self.decoded_bytes;
         }
-        self.release_logprobs(&mut decoded);
-        decoded
+        self.release_logprobs(decoded);
     }
 
     fn push_token(&mut self, token: &SampledToken, model: &dyn TextModel, decoded: &mut Decoded) {
@@ -121,18 +132,19 @@ impl Decoder {
             self.wait_with_logprob(token, model);
         }
         let bytes = model.token_bytes(token.id, self.special).unwrap_or_default();
-        let text = self.detokenizer.push(bytes);
-        self.decoded_bytes += text.len();
-        self.decoded_characters += text.chars().count();
+        self.token_text.clear();
+        self.detokenizer.push(bytes, &mut self.token_text);
+        self.decoded_bytes += self.token_text.len();
+        self.decoded_characters += self.token_text.chars().count();
         if self.num_tokens <= self.min_tokens {
-            self.released_bytes += text.len();
-            decoded.text.push_str(&text);
+            self.released_bytes += self.token_text.len();
+            decoded.text.push_str(&self.token_text);
             return;
         }
-        let piece = self.stops.push(&text);
-        self.released_bytes += piece.text.len();
-        decoded.text.push_str(&piece.text);
-        if let Some(stop) = piece.stop {
+        let released = decoded.text.len();
+        let stop = self.stops.push(&self.token_text, &mut decoded.text);
+        self.released_bytes += decoded.text.len() - released;
+        if let Some(stop) = stop {
             decoded.stopped = true;
             decoded.cause = Some(StopCause::Text(stop));
             self.waiting.retain(|waiting| waiting.start < self.released_bytes);
@@ -180,6 +192,12 @@ mod tests {
             .collect()
     }
 
+    fn push(decoder: &mut Decoder, tokens: &[SampledToken], finish: Option<FinishReason>) -> Decoded {
+        let mut decoded = Decoded { text: "of another".to_owned(), stopped: true, ..Decoded::default() };
+        decoder.push(tokens, finish, &ByteModel, &mut decoded);
+        decoded
+    }
+
     fn params() -> SamplingParams {
         SamplingParams {
             logprobs: Some(1),
@@ -195,11 +213,11 @@ mod tests {
     #[test]
     fn logprobs_wait_for_text_that_is_held_back() {
         let mut decoder = Decoder::new(&params(), vec!["END".to_owned()], true);
-        let first = decoder.push(&tokens("ok E"), None, &ByteModel);
+        let first = push(&mut decoder, &tokens("ok E"), None);
         assert_eq!((first.text.as_str(), bytes(&first.logprobs).as_slice()), ("ok ", b"ok ".as_slice()));
-        let second = decoder.push(&tokens("N"), None, &ByteModel);
+        let second = push(&mut decoder, &tokens("N"), None);
         assert_eq!((second.text.as_str(), second.logprobs.len()), ("", 0));
-        let third = decoder.push(&tokens("."), None, &ByteModel);
+        let third = push(&mut decoder, &tokens("."), None);
         assert_eq!((third.text.as_str(), bytes(&third.logprobs).as_slice()), ("EN.", b"EN.".as_slice()));
         let offsets: Vec<usize> = third.logprobs.iter().map(|logprob| logprob.text_offset).collect();
         assert_eq!(offsets, [3, 4, 5]);
@@ -208,7 +226,7 @@ mod tests {
     #[test]
     fn tokens_of_a_stop_string_have_no_logprobs_but_count() {
         let mut decoder = Decoder::new(&params(), vec!["END".to_owned()], true);
-        let decoded = decoder.push(&tokens("a END b"), None, &ByteModel);
+        let decoded = push(&mut decoder, &tokens("a END b"), None);
         assert_eq!(decoded.text, "a ");
         assert!(decoded.stopped);
         assert_eq!(decoded.cause, Some(StopCause::Text("END".to_owned())));
@@ -220,7 +238,7 @@ mod tests {
         let mut decoder = Decoder::new(&params(), Vec::new(), false);
         let mut last = tokens("a");
         last.push(SampledToken { id: ByteModel::END, logprobs: last[0].logprobs.clone() });
-        let decoded = decoder.push(&last, Some(FinishReason::Stop), &ByteModel);
+        let decoded = push(&mut decoder, &last, Some(FinishReason::Stop));
         assert_eq!(decoded.text, "a");
         assert_eq!(decoded.cause, None);
         assert_eq!(bytes(&decoded.logprobs), b"a");
@@ -230,7 +248,7 @@ mod tests {
     fn a_stop_token_of_the_requests_own_is_named() {
         let params = SamplingParams { stop_token_ids: vec![u32::from(b'!')], ..params() };
         let mut decoder = Decoder::new(&params, Vec::new(), true);
-        let decoded = decoder.push(&tokens("a!"), Some(FinishReason::Stop), &ByteModel);
+        let decoded = push(&mut decoder, &tokens("a!"), Some(FinishReason::Stop));
         assert_eq!(decoded.text, "a");
         assert_eq!(decoded.cause, Some(StopCause::Token(u32::from(b'!'))));
     }
@@ -239,7 +257,7 @@ mod tests {
     fn a_stop_string_before_min_tokens_is_let_through() {
         let params = SamplingParams { min_tokens: 3, ..params() };
         let mut decoder = Decoder::new(&params, vec!["b".to_owned()], true);
-        let decoded = decoder.push(&tokens("abcab"), None, &ByteModel);
+        let decoded = push(&mut decoder, &tokens("abcab"), None);
         assert_eq!(decoded.text, "abca");
         assert!(decoded.stopped);
     }
@@ -249,7 +267,7 @@ mod tests {
         let mut decoder = Decoder::new(&params(), Vec::new(), true);
         let pieces: Vec<String> = tokens("😀")
             .iter()
-            .map(|token| decoder.push(std::slice::from_ref(token), None, &ByteModel).text)
+            .map(|token| push(&mut decoder, std::slice::from_ref(token), None).text)
             .collect();
         assert_eq!(pieces, ["", "", "", "😀"]);
     }
@@ -259,7 +277,7 @@ mod tests {
         let mut decoder = Decoder::new(&params(), Vec::new(), true);
         let mut cut = tokens("a😀");
         cut.truncate(3);
-        let decoded = decoder.push(&cut, Some(FinishReason::Length), &ByteModel);
+        let decoded = push(&mut decoder, &cut, Some(FinishReason::Length));
         assert_eq!(decoded.text, "a");
     }
 }

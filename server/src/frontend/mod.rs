@@ -161,13 +161,6 @@ impl Delta {
     fn has_failed(&self) -> bool {
         self.finish.as_ref().is_some_and(|finish| finish.reason == FinishReason::Error)
     }
-
-    /// Takes in the piece of the same choice that comes right behind this one, which is not the last.
-    fn append(&mut self, next: Delta) {
-        self.text.push_str(&next.text);
-        self.logprobs.extend(next.logprobs);
-        self.finish = next.finish;
-    }
 }
 
 /// How an answer ended.
@@ -240,7 +233,7 @@ impl OpenRequest {
         if let Some(finish) = &last.finish {
             self.guard.finish(RequestOutcome { now, reason: finish.reason, error_type });
         }
-        self.deltas.send(last);
+        self.deltas.finish(last);
     }
 
     /// Ends the request because the engine cannot.

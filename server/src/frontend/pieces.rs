@@ -13,7 +13,7 @@ use std::time::Instant;
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
-use super::Delta;
+use super::{Delta, TokenLogprob};
 
 /// How long pieces are collected before they are read as one. The end of a choice ends any collecting.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +50,15 @@ struct Waiting {
 }
 
 impl Waiting {
+    /// What waits of a choice.
+    fn piece(&mut self, index: u32) -> &mut Delta {
+        let place = self.pieces.iter().position(|piece| piece.index == index).unwrap_or_else(|| {
+            self.pieces.push_back(Delta { index, ..Delta::default() });
+            self.pieces.len() - 1
+        });
+        &mut self.pieces[place]
+    }
+
     /// Whether there is something that a collecting reader is woken for.
     fn is_urgent(&self) -> bool {
         self.num_writers == 0 || self.pieces.iter().any(|piece| piece.finish.is_some())
@@ -66,19 +75,32 @@ impl Shared {
 pub(super) struct Writer(Arc<Shared>);
 
 impl Writer {
-    /// Hands a piece over. Never waits for the reader.
-    pub(super) fn send(&self, piece: Delta) {
+    /// Hands a piece over that is not the last, and empties `logprobs`. Never waits for the reader.
+    pub(super) fn send(&self, index: u32, text: &str, logprobs: &mut Vec<TokenLogprob>) {
         let mut waiting = self.0.waiting();
-        let wakes = piece.finish.is_some() || (waiting.pieces.is_empty() && !waiting.is_collecting);
-        let same = waiting.pieces.iter_mut().find(|same| same.index == piece.index);
-        match same.filter(|_| !piece.has_failed()) {
-            Some(same) => same.append(piece),
-            None => waiting.pieces.push_back(piece),
-        }
+        let wakes = waiting.pieces.is_empty() && !waiting.is_collecting;
+        let piece = waiting.piece(index);
+        piece.text.push_str(text);
+        piece.logprobs.append(logprobs);
         drop(waiting);
         if wakes {
             self.0.news.notify_one();
         }
+    }
+
+    /// Hands the last piece over.
+    pub(super) fn finish(&self, last: Delta) {
+        let mut waiting = self.0.waiting();
+        if last.has_failed() {
+            waiting.pieces.push_back(last);
+        } else {
+            let piece = waiting.piece(last.index);
+            piece.text.push_str(&last.text);
+            piece.logprobs.extend(last.logprobs);
+            piece.finish = last.finish;
+        }
+        drop(waiting);
+        self.0.news.notify_one();
     }
 }
 

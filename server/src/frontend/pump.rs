@@ -11,6 +11,7 @@ use limpid_engine::request::{FinishReason, RequestEventKind, RequestId, RequestO
 use limpid_telemetry::{ModelTelemetry, RequestProgress};
 use tokio::sync::{mpsc, watch};
 
+use super::decoder::Decoded;
 use super::heartbeat::Heartbeat;
 use super::{Delta, ENGINE_ERROR, Engine, Event, Finish, Lane, Load, OpenRequest, TextModel};
 
@@ -26,6 +27,8 @@ pub(super) struct Pump {
     num_open: Arc<watch::Sender<usize>>,
     num_counted: usize,
     engine_ended: bool,
+    /// Of the latest output.
+    decoded: Decoded,
 }
 
 impl Pump {
@@ -41,6 +44,7 @@ impl Pump {
             num_open,
             num_counted: 0,
             engine_ended: false,
+            decoded: Decoded::default(),
         }
     }
 
@@ -134,28 +138,29 @@ impl Pump {
         request.usage.completion_tokens += output.tokens.len();
         let logprobs = output.tokens.iter().filter_map(|token| token.logprobs.as_ref());
         request.cumulative_logprob += logprobs.map(|logprobs| f64::from(logprobs.chosen)).sum::<f64>();
-        let decoded = request.decoder.push(&output.tokens, output.finish, &*self.text);
+        let decoded = &mut self.decoded;
+        request.decoder.push(&output.tokens, output.finish, &*self.text, decoded);
         request.guard.text(&decoded.text);
         if decoded.stopped && output.finish.is_none() {
             self.engine.abort(output.id);
         }
         let reason = if decoded.stopped { Some(FinishReason::Stop) } else { output.finish };
-        let mut delta =
-            Delta { index: request.index, text: decoded.text, logprobs: decoded.logprobs, finish: None };
         let Some(reason) = reason else {
-            if !(delta.text.is_empty() && delta.logprobs.is_empty()) {
-                request.deltas.send(delta);
+            if !(decoded.text.is_empty() && decoded.logprobs.is_empty()) {
+                request.deltas.send(request.index, &decoded.text, &mut decoded.logprobs);
             }
             return;
         };
-        delta.finish = Some(Finish {
+        let finish = Some(Finish {
             reason,
-            stop: decoded.cause,
+            stop: decoded.cause.take(),
             usage: request.usage,
             cumulative_logprob: request.cumulative_logprob,
             error: output.error,
             engine_gone: false,
         });
+        let (text, logprobs) = (std::mem::take(&mut decoded.text), std::mem::take(&mut decoded.logprobs));
+        let delta = Delta { index: request.index, text, logprobs, finish };
         let error_type = (reason == FinishReason::Error).then_some(ENGINE_ERROR);
         if let Some(request) = self.open.remove(&output.id) {
             request.end(now, error_type, delta);

@@ -6,15 +6,6 @@
 //! Invariant: no byte of a stop string that ends the text is ever let through, and what is let through
 //! plus what is held is what came in.
 
-/// What became of a piece of text.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    /// Text that may go out.
-    pub(super) text: String,
-    /// The stop string that ended the text.
-    pub(super) stop: Option<String>,
-}
-
 /// Looks for stop strings and holds back their possible beginnings.
 #[derive(Debug)]
 pub(super) struct StopStrings {
@@ -29,10 +20,12 @@ impl StopStrings {
         StopStrings { stops, held: String::new() }
     }
 
-    /// Adds text. With a stop, the text before it is let through and the rest is gone.
-    pub(super) fn push(&mut self, text: &str) -> Piece {
+    /// Adds text and appends what may go out to `out`. With a stop string, which is returned, that is the text before
+    /// it, and the rest is gone.
+    pub(super) fn push(&mut self, text: &str, out: &mut String) -> Option<String> {
         if self.stops.is_empty() {
-            return Piece { text: text.to_owned(), stop: None };
+            out.push_str(text);
+            return None;
         }
         self.held.push_str(text);
         let found = self
@@ -41,14 +34,13 @@ impl StopStrings {
             .filter_map(|stop| self.held.find(stop.as_str()).map(|start| (start, stop)))
             .min_by_key(|(start, _)| *start);
         if let Some((start, stop)) = found {
-            let stop = stop.clone();
-            let mut text = std::mem::take(&mut self.held);
-            text.truncate(start);
-            return Piece { text, stop: Some(stop) };
+            out.push_str(&self.held[..start]);
+            self.held.clear();
+            return Some(stop.clone());
         }
         let certain = self.held.len() - self.possible_beginning();
-        let held = self.held.split_off(certain);
-        Piece { text: std::mem::replace(&mut self.held, held), stop: None }
+        out.extend(self.held.drain(..certain));
+        None
     }
 
     /// Whether anything is held back.
@@ -83,10 +75,11 @@ mod tests {
         let mut holder = StopStrings::new(stops.iter().map(|stop| (*stop).to_owned()).collect());
         let mut out = Vec::new();
         for piece in pieces {
-            let piece = holder.push(piece);
-            out.push(piece.text);
-            if piece.stop.is_some() {
-                return (out, piece.stop);
+            let mut text = String::new();
+            let stop = holder.push(piece, &mut text);
+            out.push(text);
+            if stop.is_some() {
+                return (out, stop);
             }
         }
         out.push(holder.finish());
