@@ -227,6 +227,10 @@ mod tests {
         assert_eq!(streams.next_write(at(0.0)), at(1.0));
         assert_eq!(streams.next_write(at(0.4)), at(1.0));
         assert_eq!(streams.next_write(at(0.6)), at(2.0));
-        assert_eq!(streams.next_write(at(1.1)), at(2.0), "woken a little late, the next moment is the next one");
+        assert_eq!(
+            streams.next_write(at(1.1)),
+            at(2.0),
+            "woken a little late, the next moment is the next one"
+        );
     }
 }

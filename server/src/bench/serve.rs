@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -200,24 +200,42 @@ struct Answer {
     output_tokens: u64,
 }
 
+/// What is read of an event or of a whole answer.
+#[derive(Deserialize)]
+struct Piece {
+    choices: Vec<Choice>,
+    usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    text: String,
+}
+
+#[derive(Default, Deserialize)]
+struct Usage {
+    prompt_tokens: u64,
+    completion_tokens: u64,
+}
+
 async fn ask(client: &Client, body: &Value, stream: bool) -> Result<Answer, ClientError> {
     const PATH: &str = "/v1/completions";
     let started = Instant::now();
     let mut pieces: Vec<Instant> = Vec::new();
-    let mut usage = Value::Null;
-    if stream {
+    let usage = if stream {
+        let mut usage = None;
         let mut events = client.post_stream(PATH, body).await?;
-        while let Some(mut event) = events.next_json().await? {
-            if event["choices"][0]["text"].as_str().is_some_and(|text| !text.is_empty()) {
+        while let Some(event) = events.next_json::<Piece>().await? {
+            if event.choices.iter().any(|choice| !choice.text.is_empty()) {
                 pieces.push(Instant::now());
             }
-            if event["usage"].is_object() {
-                usage = event["usage"].take();
-            }
+            usage = event.usage.or(usage);
         }
+        usage
     } else {
-        usage = client.post(PATH, body).await?["usage"].take();
-    }
+        serde_json::from_value::<Piece>(client.post(PATH, body).await?)?.usage
+    };
+    let usage = usage.unwrap_or_default();
     Ok(Answer {
         time_to_first_token: pieces.first().map(|first| first.duration_since(started).as_secs_f64()),
         inter_token_latencies: pieces
@@ -225,8 +243,8 @@ async fn ask(client: &Client, body: &Value, stream: bool) -> Result<Answer, Clie
             .map(|pair| pair[1].duration_since(pair[0]).as_secs_f64())
             .collect(),
         end_to_end: started.elapsed().as_secs_f64(),
-        prompt_tokens: usage["prompt_tokens"].as_u64().unwrap_or(0),
-        output_tokens: usage["completion_tokens"].as_u64().unwrap_or(0),
+        prompt_tokens: usage.prompt_tokens,
+        output_tokens: usage.completion_tokens,
     })
 }
 

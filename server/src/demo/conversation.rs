@@ -1,6 +1,6 @@
 //! The demo's own requests: several chats at once, whose answers appear line by line as they come.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::client::{Client, ClientError};
@@ -60,7 +60,7 @@ pub(super) async fn ask(
     let mut stream = client.post_stream("/v1/chat/completions", &body).await?;
     let trace_id = stream.trace_id.clone();
     let mut pieces = 0;
-    while let Some(chunk) = stream.next_json().await? {
+    while let Some(chunk) = stream.next_json::<Value>().await? {
         let Some(piece) = chunk["choices"][0]["delta"]["content"].as_str().filter(|piece| !piece.is_empty())
         else {
             continue;
