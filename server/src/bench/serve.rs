@@ -200,19 +200,22 @@ struct Answer {
     output_tokens: u64,
 }
 
-/// What is read of an event or of a whole answer.
-#[derive(Deserialize)]
+/// What is read of an event or of a whole answer. Servers that leave something out are measured without it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Piece {
     choices: Vec<Choice>,
     usage: Option<Usage>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Choice {
     text: String,
 }
 
 #[derive(Default, Deserialize)]
+#[serde(default)]
 struct Usage {
     prompt_tokens: u64,
     completion_tokens: u64,

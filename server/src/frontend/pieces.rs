@@ -178,3 +178,64 @@ impl Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Wake, Waker};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct CountWakes(AtomicUsize);
+
+    impl Wake for CountWakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Sends three pieces and the last to a reader that waits; how often it was woken before and in all, and its piece.
+    fn wakes(collect: Collect) -> (usize, usize, String) {
+        let (writer, mut reader) = pieces();
+        let count = Arc::new(CountWakes::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let mut context = Context::from_waker(&waker);
+        let mut next = pin!(reader.next(collect));
+        assert!(next.as_mut().poll(&mut context).is_pending());
+        ["a", "b", "c"].iter().for_each(|text| writer.send(0, text, &mut Vec::new()));
+        let before = count.0.load(Ordering::Relaxed);
+        let finish = crate::frontend::Finish {
+            reason: limpid_telemetry::observation::FinishReason::Stop,
+            stop: None,
+            usage: Default::default(),
+            cumulative_logprob: 0.0,
+            error: None,
+            engine_gone: false,
+        };
+        writer.finish(Delta { text: "d".to_owned(), finish: Some(finish), ..Delta::default() });
+        let Poll::Ready(Some(piece)) = next.poll(&mut context) else { panic!("the end is there") };
+        (before, count.0.load(Ordering::Relaxed), piece.text)
+    }
+
+    #[test]
+    fn a_reader_that_collects_is_woken_by_the_end_and_one_that_does_not_by_the_first_piece() {
+        assert_eq!(wakes(Collect::ToTheEnd), (0, 1, "abcd".to_owned()));
+        assert_eq!(wakes(Collect::Nothing), (1, 1, "abcd".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_reader_whose_writers_are_gone_gets_what_is_left_and_then_the_end() {
+        let (writer, mut reader) = pieces();
+        let second = writer.clone();
+        writer.send(0, "a", &mut Vec::new());
+        drop(writer);
+        second.send(1, "b", &mut Vec::new());
+        drop(second);
+        assert_eq!(reader.next(Collect::ToTheEnd).await.map(|piece| piece.text), Some("a".to_owned()));
+        assert!(reader.is_ready());
+        assert_eq!(reader.next(Collect::ToTheEnd).await.map(|piece| piece.text), Some("b".to_owned()));
+        assert_eq!(reader.next(Collect::ToTheEnd).await, None);
+    }
+}
