@@ -2,7 +2,7 @@
 
 #![allow(clippy::needless_range_loop)] // see `Format`
 
-use super::{Format, affine, byte, halves};
+use super::{Format, add_bit, affine, byte, halves};
 use crate::device::cpu::packed::{PANEL, PanelColumn};
 use crate::device::cpu::simd::Lanes;
 
@@ -29,10 +29,11 @@ fn two_bits(block: &[u8], first: usize, k: usize) -> [u8; PANEL] {
     bits(block, first + k / 128 * 32 + k % 32, 2 * (k / 32 % 4), 3)
 }
 
-/// Column `k` of single bits from stored byte `first` on.
+/// Column `k` of single bits from stored byte `first` on, worth `value`, above the `low` ones.
 #[inline(always)]
-fn one_bit(block: &[u8], first: usize, k: usize) -> [u8; PANEL] {
-    bits(block, first + k % 32, k / 32, 1)
+fn with_bit(mut low: [u8; PANEL], block: &[u8], first: usize, k: usize, value: u8) -> [u8; PANEL] {
+    add_bit(&mut low, byte(block, first + k % 32), k / 32, value);
+    low
 }
 
 /// Column `k` of the quanta of Q4_K and Q5_K from stored byte `first` on.
@@ -143,11 +144,11 @@ fn q6_scales(block: &[u8], g: usize) -> (PanelColumn, PanelColumn) {
 
 k_format!(Q2K, 84, groups of 16, |block, g| q2_scales(block, g), |block, k| two_bits(block, 16, k));
 k_format!(Q3K, 110, groups of 16, |block, g| q3_scales(block, g), |block, k| {
-    joined(two_bits(block, 32, k), one_bit(block, 0, k), 2)
+    with_bit(two_bits(block, 32, k), block, 0, k, 4)
 });
 k_format!(Q4K, 144, groups of 32, |block, g| scales_of_32(block, g), |block, k| four_bits(block, 16, k));
 k_format!(Q5K, 176, groups of 32, |block, g| scales_of_32(block, g), |block, k| {
-    joined(four_bits(block, 48, k), one_bit(block, 16, k), 4)
+    with_bit(four_bits(block, 48, k), block, 16, k, 16)
 });
 k_format!(Q6K, 210, groups of 16, |block, g| q6_scales(block, g), |block, k| {
     let low = bits(block, k / 128 * 64 + k % 64, 4 * (k / 64 % 2), 0xf);

@@ -142,6 +142,16 @@ fn affine<L: Lanes>((scale, minimum): &(PanelColumn, PanelColumn), quanta: &[u8;
     out
 }
 
+/// Adds `value` to the quanta whose byte has bit `bit`. (A test for each byte: shifts of bytes by a count that varies
+/// are blended together from three.)
+#[inline(always)]
+fn add_bit(quanta: &mut [u8; PANEL], bytes: &[u8; PANEL], bit: usize, value: u8) {
+    let mask = 1u8 << bit;
+    for i in 0..PANEL {
+        quanta[i] |= if bytes[i] & mask == 0 { 0 } else { value };
+    }
+}
+
 /// Each value times a factor.
 #[inline(always)]
 fn scaled(values: &PanelColumn, factor: f32) -> PanelColumn {

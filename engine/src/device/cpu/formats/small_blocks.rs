@@ -2,7 +2,7 @@
 
 #![allow(clippy::needless_range_loop)] // see `Format`
 
-use super::{Format, affine, byte, halves, scaled};
+use super::{Format, add_bit, affine, byte, halves, scaled};
 use crate::device::cpu::packed::{PANEL, PanelColumn};
 use crate::device::cpu::simd::Lanes;
 use crate::tensor_type::small_blocks::{IQ4_NL_LEVELS, MXFP4_LEVELS, mxfp4_scale};
@@ -40,11 +40,8 @@ fn nibbles(block: &[u8], first: usize, k: usize) -> [u8; PANEL] {
 /// Column `k` of 4 bytes of fifth bits from byte `first` on, and the nibbles that follow.
 #[inline(always)]
 fn five_bits(block: &[u8], first: usize, k: usize) -> [u8; PANEL] {
-    let fifths = byte(block, first + k / 8);
     let mut out = nibbles(block, first + 4, k);
-    for i in 0..PANEL {
-        out[i] |= ((fifths[i] >> (k % 8)) & 1) << 4;
-    }
+    add_bit(&mut out, byte(block, first + k / 8), k % 8, 16);
     out
 }
 
