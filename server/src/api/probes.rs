@@ -44,11 +44,13 @@ pub(super) async fn version(State(app): State<Arc<App>>) -> Json<serde_json::Val
 }
 
 /// `GET /metrics`, rendered one at a time: a crowd of scrapers waits in line instead of keeping probes and streams
-/// from running. A scrape takes less than a millisecond, and less than a thread of its own would be waited for on a
-/// machine whose cores are all computing.
+/// from running, and lets what came meanwhile run first, for there may be one thread for all. A scrape takes less than a
+/// millisecond, and less than a thread of its own would be waited for on a machine whose cores are all computing.
 pub(super) async fn metrics(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
     let _turn = app.scrapes.lock().await;
+    // Else a thread that has only scrapes to run looks at its sockets again after some dozens of them.
+    tokio::task::yield_now().await;
     let rendered = app.telemetry.render_metrics(accept);
     let content_type = HeaderValue::from_static(rendered.content_type);
     ([(header::CONTENT_TYPE, content_type)], rendered.body).into_response()
