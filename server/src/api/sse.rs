@@ -29,7 +29,7 @@ const CACHE_CONTROL: HeaderValue = HeaderValue::from_static("no-cache");
 
 /// Least time between two writes of one stream: a reader sees no difference.
 const MIN_WRITE_INTERVAL: Duration = Duration::from_millis(5);
-/// Longest time between two writes of a stream that has something to say, however many are open.
+/// Longest time between the common moments of writing, however many streams are open.
 const MAX_WRITE_INTERVAL: Duration = Duration::from_millis(50);
 /// What the writes of all streams may take of the machine: with 20 to 25 µs each, some hundredths of its time.
 const WRITES_PER_SECOND_AND_CORE: usize = 1000;
