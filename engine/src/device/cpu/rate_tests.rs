@@ -1,7 +1,8 @@
 //! Whether the compiler made vector code of the kernels, on every level this CPU has.
 //!
 //! A kernel whose vectors it did not find computes the same values ten times as slowly, and no other test sees it:
-//! which shapes it finds depends on the level, and the fastest machine uses one level only.
+//! which shapes it finds depends on the level, and the fastest machine uses one level only. It depends on the profile,
+//! too, so that this sees the profile of the tests; `.ci/run` looks at the release's with `limpid bench kernels`.
 
 use std::hint::black_box;
 
