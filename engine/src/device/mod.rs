@@ -21,6 +21,7 @@ use crate::program::{BatchShape, Program, WeightId};
 mod agreement_tests;
 pub mod batch_check;
 pub mod cpu;
+mod turns;
 pub mod wgpu;
 
 /// The tokens of one step, from any number of sequences. Rows of one sequence are adjacent and in order.

@@ -46,7 +46,6 @@ mod step;
 mod team;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 /// The CPU as an adapter.
 pub struct CpuAdapter {

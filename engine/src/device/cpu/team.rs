@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::turns::ask_for_long_turns;
 use crate::device::DeviceError;
+use crate::device::turns::give_way;
 
 /// Spins before a waiting thread yields its core.
 const SPINS: usize = 2000;
@@ -24,7 +24,7 @@ pub(super) struct Team {
     /// All threads but the caller's.
     pool: Option<ThreadPool>,
     peers: Peers,
-    /// Whether the caller has long turns.
+    /// Whether the caller gives way to others.
     caller: Once,
 }
 
@@ -35,7 +35,7 @@ impl Team {
             ThreadPoolBuilder::new()
                 .num_threads(threads - 1)
                 .thread_name(|index| format!("limpid-cpu-{}", index + 1))
-                .start_handler(|_| ask_for_long_turns())
+                .start_handler(|_| give_way())
                 .build()
                 .map_err(|error| DeviceError::Failed(format!("cannot start {threads} threads: {error}")))
         });
@@ -50,7 +50,7 @@ impl Team {
     /// same thread that calls, the engine's.
     pub(super) fn run<M: Send>(&self, members: &mut [M], work: impl Fn(&Peers, &mut M) + Sync) {
         assert_eq!(members.len(), self.peers.threads);
-        self.caller.call_once(ask_for_long_turns);
+        self.caller.call_once(give_way);
         let work = |member: &mut M| {
             let guard = PoisonOnPanic(&self.peers);
             work(&self.peers, member);
@@ -172,18 +172,21 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn every_thread_of_a_team_has_long_turns_and_stays_as_nice_as_it_was() {
-        use super::super::turns::{TURN_NANOSECONDS, turn};
+    fn every_thread_of_a_team_gives_way_to_others_and_no_other_thread_does() {
+        use crate::device::turns::{NICER, NICEST, TURN_NANOSECONDS, turn};
 
         let Some((nice, usual)) = turn() else { return };
         assert!(usual < TURN_NANOSECONDS, "{usual} ns");
-        // The caller is a thread that ends here.
+        let nicer = (nice + NICER).min(NICEST);
+        // The caller is a thread that ends here. A device that wakes up has a new team for the same caller.
         let turns = std::thread::spawn(|| {
             let mut turns = [None; 3];
-            Team::new(3).unwrap().run(&mut turns, |_, own| *own = turn());
+            for _ in 0..2 {
+                Team::new(3).unwrap().run(&mut turns, |_, own| *own = turn());
+            }
             turns
         });
-        assert_eq!(turns.join().unwrap(), [Some((nice, TURN_NANOSECONDS)); 3]);
+        assert_eq!(turns.join().unwrap(), [Some((nicer, TURN_NANOSECONDS)); 3]);
         assert_eq!(turn(), Some((nice, usual)));
     }
 

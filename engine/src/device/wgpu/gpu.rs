@@ -14,6 +14,7 @@ use super::adapter::error_chain;
 use super::pipelines::PipelineFile;
 use super::shader::{Access, Kernel, Mapping, TEXEL_BYTES, TEXELS_PER_ROW, Texel};
 use crate::device::DeviceError;
+use crate::device::turns::give_way;
 
 /// What may differ from what the adapter offers. Tests force small limits and the other mapping.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +57,20 @@ struct Faults {
     failed: Mutex<Option<DeviceError>>,
 }
 
+/// A software adapter starts the threads it computes with, and they are scheduled as the thread that opens it is.
+fn on_a_thread_that_gives_way<T: Send>(open: impl FnOnce() -> T + Send) -> Result<T, DeviceError> {
+    std::thread::scope(|scope| {
+        let opener =
+            std::thread::Builder::new().name("limpid-software".to_owned()).spawn_scoped(scope, || {
+                give_way();
+                open()
+            });
+        let opener =
+            opener.map_err(|error| DeviceError::Failed(format!("cannot start a thread: {error}")))?;
+        Ok(opener.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
 impl Gpu {
     /// Opens the adapter with everything it offers that is of use. Compiled pipelines are kept in `directory`, if any.
     pub(super) fn open(adapter: &wgpu::Adapter, directory: Option<&Path>) -> Result<Gpu, DeviceError> {
@@ -69,14 +84,16 @@ impl Gpu {
             wanted |= Features::PIPELINE_CACHE;
         }
         let (features, limits) = (adapter.features() & wanted, adapter.limits());
-        let request = adapter.request_device(&wgpu::DeviceDescriptor {
-            label: Some("limpid"),
-            required_features: features,
-            required_limits: limits.clone(),
-            ..Default::default()
-        });
-        let (device, queue) =
-            pollster::block_on(request).map_err(|error| DeviceError::Failed(error_chain(&error)))?;
+        let request = || {
+            pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor {
+                label: Some("limpid"),
+                required_features: features,
+                required_limits: limits.clone(),
+                ..Default::default()
+            }))
+        };
+        let opened = if software { on_a_thread_that_gives_way(request)? } else { request() };
+        let (device, queue) = opened.map_err(|error| DeviceError::Failed(error_chain(&error)))?;
         let faults = Arc::new(Faults::default());
         let lost = Arc::clone(&faults);
         device.set_device_lost_callback(move |reason, message| {
