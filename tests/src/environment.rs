@@ -63,6 +63,20 @@ pub fn has_wgpu_adapter() -> bool {
     }
 }
 
+/// The library that shows a program a clock of ours: Debian's `libfaketime`.
+///
+/// # Panics
+/// With `LIMPID_REQUIRE_TOOLS=1` if there is none.
+pub fn fake_time_library() -> Option<PathBuf> {
+    let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let found =
+        folders.map(|folder| folder.path().join("faketime/libfaketime.so.1")).find(|path| path.is_file());
+    if found.is_none() {
+        skip("libfaketime", "LIMPID_REQUIRE_TOOLS", "/usr/lib/*/faketime/libfaketime.so.1 is no file");
+    }
+    found
+}
+
 /// A Python interpreter that can import `module`: the one that `LIMPID_TEST_PYTHON` names, else `python3`.
 /// Second opinions (the official Prometheus parser, the official OpenAI client) run in it.
 ///

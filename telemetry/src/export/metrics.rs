@@ -1,7 +1,7 @@
-//! Metrics to OTLP, with the exemplars the SDK does not have.
+//! Metrics to OTLP, with what the SDK does not have: exemplars, and times that rise when the system clock is set back.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::KeyValue;
@@ -11,8 +11,8 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::metrics::v1::exemplar::Value as ExemplarValue;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::{
-    AggregationTemporality, Exemplar as ProtoExemplar, Histogram, HistogramDataPoint, Metric, Summary,
-    SummaryDataPoint,
+    AggregationTemporality, Exemplar as ProtoExemplar, Histogram, HistogramDataPoint, Metric,
+    NumberDataPoint, Summary, SummaryDataPoint,
 };
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::metrics::Temporality;
@@ -22,6 +22,7 @@ use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
 use super::ExportRuntime;
 use super::deliver::Delivery;
 use super::signal::Metrics;
+use crate::clock::RisingClock;
 use crate::exemplar::{Exemplar, ExemplarStore};
 
 /// Sends what the periodic reader collects. Answers Ok for the reason [`super::SpanExporter`] gives.
@@ -30,6 +31,7 @@ pub(crate) struct MetricsExporter {
     delivery: Delivery,
     temporality: Temporality,
     exemplars: Arc<ExemplarStore>,
+    clock: Mutex<RisingClock>,
 }
 
 impl MetricsExporter {
@@ -39,14 +41,16 @@ impl MetricsExporter {
         temporality: Temporality,
         exemplars: Arc<ExemplarStore>,
     ) -> MetricsExporter {
-        MetricsExporter { runtime, delivery, temporality, exemplars }
+        let clock = Mutex::new(RisingClock::start());
+        MetricsExporter { runtime, delivery, temporality, exemplars, clock }
     }
 }
 
 impl PushMetricExporter for MetricsExporter {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
         let mut message = ExportMetricsServiceRequest::from(metrics);
-        let points = complete(&mut message, &self.exemplars);
+        let window = self.clock.lock().unwrap_or_else(PoisonError::into_inner).window();
+        let points = complete(&mut message, Window::of(window), &self.exemplars);
         if points == 0 {
             return Ok(());
         }
@@ -78,8 +82,36 @@ impl PushMetricExporter for MetricsExporter {
     }
 }
 
-/// Adds exemplars to the histograms and counts all data points.
-fn complete(message: &mut ExportMetricsServiceRequest, exemplars: &ExemplarStore) -> u64 {
+/// What one collection is about, in nanoseconds since the epoch.
+#[derive(Clone, Copy)]
+struct Window {
+    since: u64,
+    until: u64,
+}
+
+impl Window {
+    fn of((since, until): (SystemTime, SystemTime)) -> Window {
+        Window { since: nanoseconds(since), until: nanoseconds(until) }
+    }
+
+    /// Replaces the SDK's times, which are the system clock's. The start of a cumulative stream stays.
+    fn stamp(self, temporality: i32, start: &mut u64, time: &mut u64) {
+        *time = self.until;
+        if temporality == AggregationTemporality::Delta as i32 {
+            *start = self.since;
+        }
+    }
+
+    fn stamp_numbers(self, temporality: i32, points: &mut [NumberDataPoint]) -> usize {
+        for point in &mut *points {
+            self.stamp(temporality, &mut point.start_time_unix_nano, &mut point.time_unix_nano);
+        }
+        points.len()
+    }
+}
+
+/// Stamps all points, adds exemplars to the histograms, and counts the points.
+fn complete(message: &mut ExportMetricsServiceRequest, window: Window, exemplars: &ExemplarStore) -> u64 {
     let metrics = message
         .resource_metrics
         .iter_mut()
@@ -88,18 +120,24 @@ fn complete(message: &mut ExportMetricsServiceRequest, exemplars: &ExemplarStore
     let mut points = 0;
     for Metric { name, data, .. } in metrics {
         points += match data {
-            Some(Data::Gauge(gauge)) => gauge.data_points.len(),
-            Some(Data::Sum(sum)) => sum.data_points.len(),
-            Some(Data::Histogram(histogram)) if is_summary(histogram) => {
-                let points = histogram.data_points.len();
-                *data = Some(Data::Summary(to_summary(std::mem::take(histogram))));
-                points
+            Some(Data::Gauge(gauge)) => {
+                window.stamp_numbers(AggregationTemporality::Unspecified as i32, &mut gauge.data_points)
             }
+            Some(Data::Sum(sum)) => window.stamp_numbers(sum.aggregation_temporality, &mut sum.data_points),
             Some(Data::Histogram(histogram)) => {
+                let temporality = histogram.aggregation_temporality;
                 for point in &mut histogram.data_points {
-                    add_exemplars(name, point, exemplars);
+                    window.stamp(temporality, &mut point.start_time_unix_nano, &mut point.time_unix_nano);
                 }
-                histogram.data_points.len()
+                let points = histogram.data_points.len();
+                if is_summary(histogram) {
+                    *data = Some(Data::Summary(to_summary(std::mem::take(histogram))));
+                } else {
+                    for point in &mut histogram.data_points {
+                        add_exemplars(name, point, exemplars);
+                    }
+                }
+                points
             }
             _ => 0,
         };
@@ -140,14 +178,19 @@ fn add_exemplars(stream: &str, point: &mut HistogramDataPoint, store: &ExemplarS
 }
 
 fn to_proto(exemplar: &Exemplar) -> ProtoExemplar {
-    let time = exemplar.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     ProtoExemplar {
         filtered_attributes: Vec::new(),
-        time_unix_nano: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+        time_unix_nano: nanoseconds(exemplar.time),
         span_id: exemplar.link.span_id.to_bytes().to_vec(),
         trace_id: exemplar.link.trace_id.to_bytes().to_vec(),
         value: Some(ExemplarValue::AsDouble(exemplar.value)),
     }
+}
+
+/// Since the epoch.
+fn nanoseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// All our attributes are strings, but for status codes.

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use limpid_telemetry::catalogue::rows;
+use limpid_tests::environment::fake_time_library;
 use limpid_tests::exposition::{Labels, Scrape};
 use limpid_tests::gaps::Gaps;
 use limpid_tests::otlp_metrics::{AggregationTemporality, Point, Stream, StreamKind, streams};
-use limpid_tests::otlp_receiver::{OtlpReceiver, Transport};
+use limpid_tests::otlp_receiver::{Export, OtlpReceiver, Transport};
 use limpid_tests::server::{Options, slow_model, tiny_model};
 use limpid_tests::spans;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 
 use crate::catalogue::SUCCESS;
 use crate::{CHAT, SOON, chat, quick, scrape, scrape_until, sending_to};
@@ -106,6 +108,27 @@ async fn pushed_and_scraped_are_the_same_names_types_labels_and_values() {
     }
 }
 
+/// Points of one series rise in time; they have one start, or deltas follow each other without an overlap.
+fn check_times(gaps: &mut Gaps, exports: &[Export<ExportMetricsServiceRequest>]) {
+    let mut last: BTreeMap<(String, Labels), (u64, u64)> = BTreeMap::new();
+    for export in exports {
+        for (name, stream) in streams(&export.message) {
+            let is_delta = stream.temporality == Some(AggregationTemporality::Delta);
+            for (labels, (start, time)) in stream.times {
+                let Some((first_start, before)) = last.insert((name.clone(), labels), (start, time)) else {
+                    continue;
+                };
+                gaps.expect(time > before, format_args!("{name}: {time} after {before}"));
+                if is_delta {
+                    gaps.expect(start >= before, format_args!("{name} from {start}, was at {before}"));
+                } else if stream.kind != StreamKind::Gauge {
+                    gaps.equal(format_args!("{name}'s start"), start, first_start);
+                }
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn cumulative_exports_have_one_start_and_rising_times() {
     let receiver = OtlpReceiver::start().await;
@@ -117,19 +140,7 @@ async fn cumulative_exports_have_one_start_and_rising_times() {
         })
         .await;
     let mut gaps = Gaps::default();
-    let mut last: BTreeMap<(String, Labels), (u64, u64)> = BTreeMap::new();
-    for export in &exports {
-        for (name, stream) in streams(&export.message) {
-            for (labels, (start, time)) in stream.times {
-                if let Some((first_start, before)) = last.insert((name.clone(), labels), (start, time)) {
-                    gaps.expect(time > before, format_args!("{name}: {time} after {before}"));
-                    if stream.kind != StreamKind::Gauge {
-                        gaps.equal(format_args!("{name}'s start"), start, first_start);
-                    }
-                }
-            }
-        }
-    }
+    check_times(&mut gaps, &exports);
     let instances: BTreeSet<String> = exports
         .iter()
         .flat_map(|export| &export.message.resource_metrics)
@@ -140,6 +151,51 @@ async fn cumulative_exports_have_one_start_and_rising_times() {
         .collect();
     gaps.equal("service.instance.id", instances.len(), 1);
     gaps.assert_none("twenty exports of one server");
+}
+
+#[tokio::test]
+async fn a_clock_set_back_by_an_hour_moves_no_point_back() {
+    let Some(library) = fake_time_library() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let clock = folder.path().join("clock");
+    let set_clock = |offset: &str| {
+        let written = folder.path().join("written");
+        std::fs::write(&written, offset).unwrap();
+        std::fs::rename(&written, &clock).unwrap();
+    };
+    for temporality in ["cumulative", "delta"] {
+        set_clock("+0");
+        let receiver = OtlpReceiver::start().await;
+        let server = sending_to(&receiver, Transport::Http)
+            .env("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", temporality)
+            .env("LD_PRELOAD", library.to_str().unwrap())
+            .env("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap())
+            .env("FAKETIME_NO_CACHE", "1")
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+            .start()
+            .await;
+        let created = async || {
+            let answer = server.client().post(CHAT, &chat(4)).await.json();
+            answer["created"].as_u64().expect("a time")
+        };
+        let exports = async |count: usize| {
+            receiver
+                .wait_for("exports", SOON, |received| {
+                    (received.metrics.len() >= count).then(|| received.metrics.clone())
+                })
+                .await
+        };
+        let before = created().await;
+        exports(5).await;
+        set_clock("-1h");
+        let after = created().await;
+        assert!(after + 3000 < before, "the server's clock was {before} and is {after}");
+        let exports = exports(receiver.received().metrics.len() + 5).await;
+
+        let mut gaps = Gaps::default();
+        check_times(&mut gaps, &exports);
+        gaps.assert_none(format_args!("{temporality}, {} exports", exports.len()));
+    }
 }
 
 #[tokio::test]
