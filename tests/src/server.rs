@@ -22,6 +22,9 @@ use crate::client::Client;
 /// How long a start or an end may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Debian's, by its path: where it starts a process there is no variable that says where to look.
+pub const CHROOT: &str = "/usr/sbin/chroot";
+
 /// The name under which every tested model is served.
 pub const MODEL: &str = "tested";
 
@@ -103,12 +106,14 @@ pub fn built(name: &str) -> PathBuf {
 pub struct Options {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    /// Where the process sees the file system begin, with the binary as `/limpid`.
+    root: Option<PathBuf>,
 }
 
 impl Options {
     /// Serves `model` on the CPU device, on a port of the system's choice.
     pub fn new(model: &Path) -> Options {
-        Options { arguments: vec!["serve".into()], environment: Vec::new() }
+        Options { arguments: vec!["serve".into()], environment: Vec::new(), root: None }
             .plain(&model.display().to_string())
             .arg("--host", "127.0.0.1")
             .arg("--port", "0")
@@ -120,7 +125,7 @@ impl Options {
 
     /// A sub-command with nothing set.
     pub fn command(command: &str) -> Options {
-        Options { arguments: vec![command.into()], environment: Vec::new() }
+        Options { arguments: vec![command.into()], environment: Vec::new(), root: None }
     }
 
     /// Adds a flag with a value; a flag that was set before is replaced.
@@ -152,9 +157,22 @@ impl Options {
         self
     }
 
+    /// In a folder with `/limpid` and what it needs, and with no variable but those set here.
+    pub fn inside(mut self, root: &Path) -> Options {
+        self.root = Some(root.to_owned());
+        self
+    }
+
     /// Starts the process without waiting for anything.
     fn spawn(&self) -> Running {
-        let mut command = Command::new(binary());
+        let mut command = match &self.root {
+            Some(root) => {
+                let mut command = Command::new(CHROOT);
+                command.env_clear().arg(root).arg("/limpid");
+                command
+            }
+            None => Command::new(binary()),
+        };
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
             if name.starts_with("OTEL_") || name.starts_with("LIMPID_") || name == "RUST_LOG" {

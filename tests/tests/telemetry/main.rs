@@ -8,6 +8,7 @@ mod books;
 mod catalogue;
 mod choices;
 mod compliance;
+mod container;
 mod crowd;
 mod delivery;
 mod example;
