@@ -114,10 +114,12 @@ async fn random_leavers_leave_a_server_that_still_answers() {
     let server = Options::new(&slow_model()).arg("--max-num-seqs", "4").start().await;
     let client = server.client();
     let clients = (0..20u64).map(|index| async move {
-        let request =
-            with(completion(10 + index), json!({"stream": true, "prompt": format!("client {index}")}));
+        let leaves = index % 3 == 0;
+        // An answer that nobody will have finished by the time its client has left.
+        let tokens = if leaves { 2000 } else { 10 + index };
+        let request = with(completion(tokens), json!({"stream": true, "prompt": format!("client {index}")}));
         let mut stream = client.stream(COMPLETIONS, &[], &request).await;
-        if index % 3 == 0 {
+        if leaves {
             stream.next().await;
             return 0;
         }
