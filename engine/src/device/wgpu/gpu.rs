@@ -380,3 +380,18 @@ fn texture_format(texel: Texel) -> wgpu::TextureFormat {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::on_a_thread_that_gives_way;
+    use crate::device::turns::{NICER, NICEST, TURN_NANOSECONDS, turn};
+
+    #[test]
+    fn what_a_software_adapter_starts_gives_way_and_who_asked_for_it_does_not() {
+        let Some((nice, usual)) = turn() else { return };
+        // As a driver's threads do, one that is started there takes over how its starter is scheduled.
+        let started = on_a_thread_that_gives_way(|| std::thread::spawn(turn).join().unwrap()).unwrap();
+        assert_eq!(started, Some(((nice + NICER).min(NICEST), TURN_NANOSECONDS)));
+        assert_eq!(turn(), Some((nice, usual)));
+    }
+}
