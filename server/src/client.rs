@@ -5,6 +5,7 @@
 //! server sends is bounded (bodies, lines, events) and every wait ends ([`IDLE_TIMEOUT`]).
 
 use std::collections::VecDeque;
+use std::mem;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +15,8 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use memchr::{memchr2, memmem};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -60,8 +63,8 @@ pub enum ClientError {
         /// Most bytes accepted.
         limit: usize,
     },
-    /// The answer is no JSON.
-    #[error("the server's answer is no JSON: {0}")]
+    /// The answer is no JSON, or the request cannot be written as such.
+    #[error("no JSON: {0}")]
     Json(#[from] serde_json::Error),
     /// Nothing came for [`IDLE_TIMEOUT`].
     #[error("the server was silent for {} s", .0.as_secs())]
@@ -128,8 +131,8 @@ impl Client {
     ///
     /// # Errors
     /// Any [`ClientError`].
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
-        let response = self.send(Method::POST, path, body.to_string().into()).await?;
+    pub async fn post(&self, path: &str, body: &impl Serialize) -> Result<Value, ClientError> {
+        let response = self.send(Method::POST, path, serde_json::to_vec(body)?.into()).await?;
         Ok(serde_json::from_slice(&collect(response.into_body()).await?)?)
     }
 
@@ -138,8 +141,12 @@ impl Client {
     ///
     /// # Errors
     /// Any [`ClientError`] that shows before the first byte of the body.
-    pub async fn post_stream(&self, path: &str, body: &Value) -> Result<EventStream, ClientError> {
-        let response = self.send(Method::POST, path, body.to_string().into()).await?;
+    pub async fn post_stream(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<EventStream, ClientError> {
+        let response = self.send(Method::POST, path, serde_json::to_vec(body)?.into()).await?;
         Ok(EventStream {
             trace_id: trace_id(response.headers()),
             body: response.into_body(),
@@ -156,8 +163,8 @@ impl Client {
             .path_and_query(path)
             .build()
             .map_err(|_| ClientError::Address { found: format!("http://{}{path}", self.authority) })?;
-        let name = format!("{method} {uri}");
-        let failed = |reason| ClientError::Request { request: name.clone(), reason };
+        let name = || format!("{method} http://{}{path}", self.authority);
+        let failed = |reason| ClientError::Request { request: name(), reason };
         let mut request = Request::builder().method(method.clone()).uri(uri);
         if method == Method::POST {
             request = request.header(header::CONTENT_TYPE, "application/json");
@@ -172,7 +179,7 @@ impl Client {
             return Ok(response);
         }
         let body = collect(response.into_body()).await.unwrap_or_default();
-        Err(ClientError::Status { request: name, status, message: error_message(&body) })
+        Err(ClientError::Status { request: name(), status, message: error_message(&body) })
     }
 }
 
@@ -182,7 +189,7 @@ pub struct EventStream {
     pub trace_id: Option<String>,
     body: Incoming,
     parser: SseParser,
-    ready: VecDeque<String>,
+    ready: VecDeque<Vec<u8>>,
     ended: bool,
 }
 
@@ -191,10 +198,10 @@ impl EventStream {
     ///
     /// # Errors
     /// [`ClientError::Body`] if the connection broke, [`ClientError::TooLong`], [`ClientError::Silent`].
-    pub async fn next(&mut self) -> Result<Option<String>, ClientError> {
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
         loop {
             if let Some(event) = self.ready.pop_front() {
-                if event == "[DONE]" {
+                if event == b"[DONE]" {
                     self.ended = true;
                     self.ready.clear();
                     return Ok(None);
@@ -223,19 +230,20 @@ impl EventStream {
     pub async fn next_json<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ClientError> {
         let Some(event) = self.next().await? else { return Ok(None) };
         // Inside a string the quotes would be escaped.
-        if event.contains("\"error\"") {
-            let value: Value = serde_json::from_str(&event)?;
+        if memmem::find(&event, b"\"error\"").is_some() {
+            let value: Value = serde_json::from_slice(&event)?;
             if value.get("error").is_some_and(|error| !error.is_null()) {
-                return Err(ClientError::Body(error_message(event.as_bytes())));
+                return Err(ClientError::Body(error_message(&event)));
             }
         }
-        Ok(Some(serde_json::from_str(&event)?))
+        Ok(Some(serde_json::from_slice(&event)?))
     }
 }
 
 /// Splits a byte stream into the `data` of server-sent events; other fields and comments are skipped.
 #[derive(Default)]
 struct SseParser {
+    /// The beginning of a line that has not ended yet.
     line: Vec<u8>,
     data: Option<Vec<u8>>,
     after_cr: bool,
@@ -243,35 +251,45 @@ struct SseParser {
 
 impl SseParser {
     /// Takes bytes in, cut anywhere, and appends the events they complete.
-    fn push(&mut self, bytes: &[u8], events: &mut VecDeque<String>) -> Result<(), ClientError> {
-        for &byte in bytes {
-            let end = match byte {
-                b'\n' => !self.after_cr,
-                b'\r' => true,
-                _ => {
-                    self.line.push(byte);
-                    false
-                }
-            };
-            self.after_cr = byte == b'\r';
-            if end {
-                self.end_line(events);
-            }
-            if self.line.len() + self.data.as_ref().map_or(0, Vec::len) > MAX_BYTES {
-                return Err(ClientError::TooLong { limit: MAX_BYTES });
-            }
+    fn push(&mut self, mut bytes: &[u8], events: &mut VecDeque<Vec<u8>>) -> Result<(), ClientError> {
+        if self.after_cr && !bytes.is_empty() {
+            // A line feed after a carriage return ends the same line.
+            bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
+            self.after_cr = false;
         }
+        while let Some(end) = memchr2(b'\n', b'\r', bytes) {
+            self.check_length(end)?;
+            let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
+            match self.line.is_empty() {
+                true => self.end_line(line, events),
+                false => {
+                    let mut whole = mem::take(&mut self.line);
+                    whole.extend_from_slice(line);
+                    self.end_line(&whole, events);
+                }
+            }
+            self.after_cr = bytes[end] == b'\r' && rest.is_empty();
+            bytes = if bytes[end] == b'\r' { rest.strip_prefix(b"\n").unwrap_or(rest) } else { rest };
+        }
+        self.check_length(bytes.len())?;
+        self.line.extend_from_slice(bytes);
         Ok(())
     }
 
-    fn end_line(&mut self, events: &mut VecDeque<String>) {
-        if self.line.is_empty() {
-            if let Some(data) = self.data.take() {
-                events.push_back(String::from_utf8_lossy(&data).into_owned());
-            }
+    /// Whether an event with `more` bytes beside those that are here is not too long.
+    fn check_length(&self, more: usize) -> Result<(), ClientError> {
+        match self.line.len() + self.data.as_ref().map_or(0, Vec::len) + more > MAX_BYTES {
+            true => Err(ClientError::TooLong { limit: MAX_BYTES }),
+            false => Ok(()),
+        }
+    }
+
+    fn end_line(&mut self, line: &[u8], events: &mut VecDeque<Vec<u8>>) {
+        if line.is_empty() {
+            events.extend(self.data.take());
             return;
         }
-        if let Some(value) = self.line.strip_prefix(b"data:") {
+        if let Some(value) = line.strip_prefix(b"data:") {
             let value = value.strip_prefix(b" ").unwrap_or(value);
             match &mut self.data {
                 Some(data) => {
@@ -281,7 +299,6 @@ impl SseParser {
                 None => self.data = Some(value.to_vec()),
             }
         }
-        self.line.clear();
     }
 }
 
@@ -334,13 +351,13 @@ mod tests {
 
     use super::*;
 
-    fn parse(pieces: &[&[u8]]) -> Vec<String> {
+    fn parse(pieces: &[impl AsRef<[u8]>]) -> Vec<String> {
         let mut parser = SseParser::default();
         let mut events = VecDeque::new();
         for piece in pieces {
-            parser.push(piece, &mut events).unwrap();
+            parser.push(piece.as_ref(), &mut events).unwrap();
         }
-        events.into()
+        events.into_iter().map(|event| String::from_utf8(event).unwrap()).collect()
     }
 
     #[test]

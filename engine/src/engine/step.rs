@@ -23,8 +23,8 @@ use crate::request::{
 use crate::sampler::Sampler;
 use crate::scheduler::{ModelOutput, Outcome, Scheduler, StepPlan};
 
-/// Whole rows from which on sampling is worth spreading over threads.
-const PARALLEL_ROWS: usize = 4;
+/// Logits from which on sampling is worth spreading over threads: below, waking them costs more than they save.
+const PARALLEL_LOGITS: usize = 1 << 17;
 
 /// A token, or why there is none.
 type Sampled = Result<SampledToken, Arc<str>>;
@@ -324,7 +324,7 @@ impl Engine {
         let sample = |((_, sampler), row): (&mut (RequestId, Box<Sampler>), &mut [f32])| {
             sampler.sample(row).map_err(|error| error.to_string().into())
         };
-        if rows < PARALLEL_ROWS {
+        if self.logits.len() < PARALLEL_LOGITS {
             let rows = self.logits.chunks_exact_mut(vocabulary);
             self.sampled.extend(self.sampling.iter_mut().zip(rows).map(sample));
         } else {

@@ -31,8 +31,9 @@ const CACHE_CONTROL: HeaderValue = HeaderValue::from_static("no-cache");
 const MIN_WRITE_INTERVAL: Duration = Duration::from_millis(5);
 /// Longest time between the common moments of writing, however many streams are open.
 const MAX_WRITE_INTERVAL: Duration = Duration::from_millis(50);
-/// What the writes of all streams may take of the machine: with 20 to 25 µs each, some hundredths of its time.
-const WRITES_PER_SECOND_AND_CORE: usize = 1000;
+/// What the writes of all streams may take of the machine: with 20 to 25 µs each, a hundredth of its time, and what
+/// reading takes if the reader is there too.
+const WRITES_PER_SECOND_AND_CORE: usize = 500;
 
 /// The streams that are open in a server: their number decides how often each is written to.
 #[derive(Clone)]

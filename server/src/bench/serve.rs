@@ -120,7 +120,7 @@ pub(super) async fn run_load(
     let model: Arc<str> = client.served_model().await?.into();
     let pool: Arc<[u64]> = token_pool(client, &model).await?.into();
     // One request before the clock starts: connections, first touches of memory.
-    ask(client, &request(load, &model, &pool, load.requests), load.stream)
+    ask(client, &request(load, &model, &pool, load.requests))
         .await
         .context("the first request")?;
 
@@ -138,7 +138,7 @@ pub(super) async fn run_load(
                 if number >= load.requests {
                     return answers;
                 }
-                answers.push(ask(&client, &request(&load, &model, &pool, number), load.stream).await);
+                answers.push(ask(&client, &request(&load, &model, &pool, number)).await);
                 progress.inc(1);
             }
         });
@@ -174,21 +174,37 @@ pub(super) fn draw(load: &Load, pool: &[u64], number: usize) -> (Vec<u64>, usize
     ((0..prompt_tokens).map(|_| pool[random.random_range(0..pool.len())]).collect(), output_tokens)
 }
 
-fn request(load: &Load, model: &str, pool: &[u64], number: usize) -> Value {
+/// The body of a request.
+#[derive(Debug, PartialEq, Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    prompt: Vec<u64>,
+    max_tokens: usize,
+    min_tokens: usize,
+    ignore_eos: bool,
+    temperature: u32,
+    stream: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream_options: Option<StreamOptions>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+fn request<'a>(load: &Load, model: &'a str, pool: &[u64], number: usize) -> Body<'a> {
     let (prompt, output_tokens) = draw(load, pool, number);
-    let mut body = json!({
-        "model": model,
-        "prompt": prompt,
-        "max_tokens": output_tokens,
-        "min_tokens": output_tokens,
-        "ignore_eos": true,
-        "temperature": 0,
-        "stream": load.stream,
-    });
-    if load.stream {
-        body["stream_options"] = json!({ "include_usage": true });
+    Body {
+        model,
+        prompt,
+        max_tokens: output_tokens,
+        min_tokens: output_tokens,
+        ignore_eos: true,
+        temperature: 0,
+        stream: load.stream,
+        stream_options: load.stream.then_some(StreamOptions { include_usage: true }),
     }
-    body
 }
 
 /// What a client saw of one answer. Times in seconds.
@@ -221,11 +237,11 @@ struct Usage {
     completion_tokens: u64,
 }
 
-async fn ask(client: &Client, body: &Value, stream: bool) -> Result<Answer, ClientError> {
+async fn ask(client: &Client, body: &Body<'_>) -> Result<Answer, ClientError> {
     const PATH: &str = "/v1/completions";
     let started = Instant::now();
     let mut pieces: Vec<Instant> = Vec::new();
-    let usage = if stream {
+    let usage = if body.stream {
         let mut usage = None;
         let mut events = client.post_stream(PATH, body).await?;
         while let Some(event) = events.next_json::<Piece>().await? {

@@ -34,15 +34,15 @@ fn a_request_depends_on_seed_and_number_and_keeps_the_lengths() {
     let pool: Vec<u64> = (100..200).collect();
     let of = |seed, number| request(&Load { seed, ..load() }, "m", &pool, number);
     assert_eq!(of(1, 5), of(1, 5));
-    let different: HashSet<String> = (0..50).map(|number| of(1, number)["prompt"].to_string()).collect();
+    let different: HashSet<Vec<u64>> = (0..50).map(|number| of(1, number).prompt).collect();
     assert_eq!(different.len(), 50);
-    assert_ne!(of(1, 5)["prompt"], of(2, 5)["prompt"]);
+    assert_ne!(of(1, 5).prompt, of(2, 5).prompt);
     for number in 0..50 {
         let request = of(1, number);
-        let prompt: Vec<u64> = serde_json::from_value(request["prompt"].clone()).unwrap();
+        let prompt = request.prompt;
         assert!((4..=9).contains(&prompt.len()) && prompt.iter().all(|id| pool.contains(id)));
-        assert!((2..=5).contains(&request["max_tokens"].as_u64().unwrap()));
-        assert_eq!(request["min_tokens"], request["max_tokens"]);
+        assert!((2..=5).contains(&request.max_tokens));
+        assert_eq!(request.min_tokens, request.max_tokens);
     }
 }
 
