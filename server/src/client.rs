@@ -141,11 +141,7 @@ impl Client {
     ///
     /// # Errors
     /// Any [`ClientError`] that shows before the first byte of the body.
-    pub async fn post_stream(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<EventStream, ClientError> {
+    pub async fn post_stream(&self, path: &str, body: &impl Serialize) -> Result<EventStream, ClientError> {
         let response = self.send(Method::POST, path, serde_json::to_vec(body)?.into()).await?;
         Ok(EventStream {
             trace_id: trace_id(response.headers()),

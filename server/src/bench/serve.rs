@@ -120,9 +120,7 @@ pub(super) async fn run_load(
     let model: Arc<str> = client.served_model().await?.into();
     let pool: Arc<[u64]> = token_pool(client, &model).await?.into();
     // One request before the clock starts: connections, first touches of memory.
-    ask(client, &request(load, &model, &pool, load.requests))
-        .await
-        .context("the first request")?;
+    ask(client, &request(load, &model, &pool, load.requests)).await.context("the first request")?;
 
     let next = Arc::new(AtomicUsize::new(0));
     let load = Arc::new(load.clone());

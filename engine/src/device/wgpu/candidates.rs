@@ -9,7 +9,7 @@ use wgpu::{Buffer, CommandEncoder, ComputePass};
 
 use super::dispatch::{Dispatch, Draft};
 use super::gpu::{Gpu, Options};
-use super::shader::{Mapping, stride};
+use super::shader::stride;
 use crate::device::{Batch, DeviceError, DeviceLimits};
 use crate::kernels::top_k::{MOST, PAIR_BYTES, Stage};
 use crate::program::Rows;
@@ -42,7 +42,7 @@ impl Candidates {
         options: Options,
     ) -> Result<Option<Candidates>, DeviceError> {
         let most = MOST.min(vocabulary.saturating_sub(1));
-        if options.mapping != Mapping::Hardware || most == 0 {
+        if options.mapping.is_software() || most == 0 {
             return Ok(None);
         }
         let picking = |kept| -> Result<Picking, DeviceError> {

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use wgpu::BufferUsages;
 
 use super::gpu::{Gpu, Options};
-use super::shader::Mapping;
 use super::{Batch, DeviceError, ExecuteDetail, ExecuteTimes, WgpuDevice};
 
 /// Timestamps of every op.
@@ -104,7 +103,7 @@ impl WgpuDevice {
         detail.forward = Some((started, (started + forward).min(completed)));
         // Mesa's software adapters take the first stamp of a pass when they take its last; but their passes run one
         // after the other, so each begins where the one before it ended.
-        let in_turn = self.gpu.options().mapping != Mapping::Hardware;
+        let in_turn = self.gpu.options().mapping.is_software();
         let mut ended = first;
         for (group, ends) in ops.into_iter().zip(ticks.chunks_exact(2)) {
             let begun = if in_turn { ended } else { ends[0] };

@@ -76,10 +76,7 @@ impl Gpu {
     pub(super) fn open(adapter: &wgpu::Adapter, directory: Option<&Path>) -> Result<Gpu, DeviceError> {
         let info = adapter.get_info();
         let software = info.device_type == DeviceType::Cpu;
-        let mut wanted = Features::TIMESTAMP_QUERY;
-        if software {
-            wanted |= Features::SUBGROUP;
-        }
+        let mut wanted = Features::TIMESTAMP_QUERY | Features::SUBGROUP;
         if directory.is_some() {
             wanted |= Features::PIPELINE_CACHE;
         }
@@ -122,10 +119,14 @@ impl Gpu {
 
     /// What the adapter offers.
     pub(super) fn options(&self) -> Options {
+        let subgroups = self.features.contains(Features::SUBGROUP);
         // Shuffling needs the 8 threads of a workgroup to be one subgroup, whole.
-        let shuffle = self.features.contains(Features::SUBGROUP) && self.subgroup_size == Some(8);
+        let shuffle = subgroups && self.subgroup_size == Some(8);
         Options {
-            mapping: if self.software { Mapping::Software { shuffle } } else { Mapping::Hardware },
+            mapping: match self.software {
+                true => Mapping::Software { shuffle },
+                false => Mapping::Hardware { subgroups },
+            },
             // Kernels count in 32-bit words.
             max_binding: self.limits.max_storage_buffer_binding_size.min(u64::from(u32::MAX)) / 4 * 4,
             max_workgroups: self.limits.max_compute_workgroups_per_dimension,
@@ -168,7 +169,7 @@ impl Gpu {
         bytes: u64,
         options: Options,
     ) -> Result<wgpu::Buffer, DeviceError> {
-        if options.mapping == Mapping::Hardware {
+        if !options.mapping.is_software() {
             return self.storage(what, bytes, options);
         }
         let window = options.window as u64;

@@ -37,7 +37,7 @@ pub(super) fn groups(program: &Program, mapping: Mapping) -> Vec<Group> {
     let mut groups = Vec::new();
     let mut first = 0;
     while first < program.ops.len() {
-        let (count, how) = if mapping != Mapping::Hardware && is_gated(program, first) {
+        let (count, how) = if mapping.is_software() && is_gated(program, first) {
             (3, How::Gated)
         } else if is_rope_and_store(program, first) {
             (3, How::RopeAndStore)
@@ -165,7 +165,7 @@ mod tests {
         let software = shapes(&program(), SOFTWARE);
         assert_eq!(software[1..6], layer);
         assert_eq!(software[6..9], [(1, How::Alone), (3, How::Gated), (1, How::Alone)]);
-        let hardware = shapes(&program(), Mapping::Hardware);
+        let hardware = shapes(&program(), Mapping::Hardware { subgroups: true });
         assert_eq!(hardware[1..6], layer);
         assert_eq!(hardware[6..10], [(1, How::Alone), (2, How::Joined), (1, How::Alone), (1, How::Alone)]);
         let all: usize = software.iter().map(|(count, _)| count).sum();

@@ -7,7 +7,7 @@ use std::time::Instant;
 use wgpu::BufferUsages;
 
 use super::gpu::Gpu;
-use super::shader::{Access, Kernel, Mapping, TEXEL_BYTES, Texel};
+use super::shader::{Access, Kernel, TEXEL_BYTES, Texel};
 use super::weights::uniform;
 use crate::device::{DeviceError, Peak};
 
@@ -22,7 +22,7 @@ const RUNS: usize = 5;
 /// Measures with commands of their own.
 pub(super) fn measure(gpu: &Gpu) -> Result<Peak, DeviceError> {
     let options = gpu.options();
-    let software = options.mapping != Mapping::Hardware;
+    let software = options.mapping.is_software();
     let workgroup = if software { 8 } else { 256 };
     let bytes = BYTES.min(options.max_binding);
     let small = gpu.storage("a peak's factor", 16, options)?;

@@ -13,7 +13,7 @@ use super::candidates::{Candidates, Picking};
 use super::dispatch::{Bound, Dispatch, Draft, Windows, row_capacity};
 use super::gpu::{Gpu, Options};
 use super::groups::{Group, How, groups};
-use super::shader::{Mapping, Texel, Variant, stride};
+use super::shader::{Texel, Variant, stride};
 use super::step::capacity;
 use super::weights::{Part, Weights, dequantized_vector};
 use crate::cache_layout::{CacheLayout, CachePlace};
@@ -295,7 +295,7 @@ impl Builder<'_> {
         let rows = self.options.window / row_bytes / ROWS_AT_ONCE * ROWS_AT_ONCE;
         let params_stride = 4 * matmul::PARAMS.next_multiple_of(self.gpu.params_stride() / 4);
         let aligned = (rows * row_bytes).is_multiple_of(self.gpu.params_stride());
-        (self.options.mapping != Mapping::Hardware && rows > 0 && aligned).then_some(Windows {
+        (self.options.mapping.is_software() && rows > 0 && aligned).then_some(Windows {
             rows,
             params_stride,
             input_stride: rows * row_bytes,

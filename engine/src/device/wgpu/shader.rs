@@ -104,7 +104,24 @@ pub(crate) enum Mapping {
         shuffle: bool,
     },
     /// Many threads for each output.
-    Hardware,
+    Hardware {
+        /// Subgroups, of any size, can reduce what their threads have.
+        subgroups: bool,
+    },
+}
+
+impl Mapping {
+    /// Whether it is for a software rasteriser.
+    pub(crate) fn is_software(self) -> bool {
+        matches!(self, Mapping::Software { .. })
+    }
+
+    /// Whether kernels may use subgroup operations.
+    pub(crate) fn has_subgroups(self) -> bool {
+        match self {
+            Mapping::Software { shuffle: subgroups } | Mapping::Hardware { subgroups } => subgroups,
+        }
+    }
 }
 
 /// How many workgroups a dispatch needs, depending on the rows of the batch.

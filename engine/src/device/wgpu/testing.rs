@@ -47,8 +47,15 @@ pub(super) fn shared_gpu() -> Option<Arc<Gpu>> {
 }
 
 /// Every way to spread the work: the adapter's own first.
-pub(crate) const MAPPINGS: [Option<Mapping>; 3] =
-    [None, Some(Mapping::Software { shuffle: false }), Some(Mapping::Hardware)];
+pub(crate) const MAPPINGS: [Option<Mapping>; 4] = [
+    None,
+    Some(Mapping::Software { shuffle: false }),
+    Some(Mapping::Hardware { subgroups: false }),
+    Some(HARDWARE),
+];
+
+/// What most GPUs have.
+pub(crate) const HARDWARE: Mapping = Mapping::Hardware { subgroups: true };
 
 /// Stored weights by number.
 pub(crate) struct Stored(pub(crate) Vec<Vec<u8>>);

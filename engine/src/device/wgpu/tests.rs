@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::shader::{Kernel, Mapping};
-use super::testing::{MAPPINGS, Random, Rig, Stored, assert_close, own_gpu, shared_gpu, skip};
+use super::testing::{HARDWARE, MAPPINGS, Random, Rig, Stored, assert_close, own_gpu, shared_gpu, skip};
 use crate::cache_layout::CacheLayout;
 use crate::device::{Batch, BatchSequence, Device, DeviceError, DeviceLimits, ExecuteDetail};
 use crate::kernels::attention::reference::AttentionShape;
@@ -388,7 +388,7 @@ fn a_model_whose_matrices_exceed_a_binding_is_right_on_both_sides_of_each_seam()
             };
             let Some((whole, mut rig)) = open(u64::MAX).zip(open(MAX_BINDING)) else { return };
             // Software adapters load weights from textures, which are larger.
-            if mapping == Some(Mapping::Hardware) {
+            if mapping.is_some_and(|mapping| !mapping.is_software()) {
                 let [whole, cut] = [&whole, &rig].map(|rig| rig.device.plan.dispatches.len());
                 assert!(cut >= whole + 2 * seams.len(), "{cut} dispatches instead of {whole}");
             }
@@ -417,7 +417,7 @@ fn what_is_over_a_limit_is_refused_by_name_before_it_is_allocated() {
     let weights = random_weights(&program, &mut Random::new(27));
     let open = |limits: DeviceLimits, max_binding: u64, max_workgroups: u32| {
         let rig = Rig::try_open(&program, &weights, limits, |options| {
-            options.mapping = Mapping::Hardware;
+            options.mapping = HARDWARE;
             options.max_binding = options.max_binding.min(max_binding);
             options.max_workgroups = max_workgroups;
         });
@@ -481,6 +481,7 @@ fn a_wrong_number_of_stored_bytes_is_an_error() {
 /// Every kernel in every form that exists.
 fn every_kernel() -> Vec<Kernel> {
     let software = [true, false].map(|shuffle| Mapping::Software { shuffle });
+    let hardware = [true, false].map(|subgroups| Mapping::Hardware { subgroups });
     let mut variants = vec![
         rope::variants(3, 8),
         store_kv::variants([33, 33], false),
@@ -500,12 +501,12 @@ fn every_kernel() -> Vec<Kernel> {
         // The first stage reads logits, the second pairs.
         variants.extend(top_k::Stage::series(2 * top_k::CHUNK, kept).into_iter().map(top_k::Stage::variants));
     }
-    for mapping in software.into_iter().chain([Mapping::Hardware]) {
+    for mapping in software.into_iter().chain(hardware) {
         variants.push(rms_norm::variants(mapping, 3));
         for format in TensorType::ALL {
             variants.push(embed::variants(format, 64, mapping));
             let input = match mapping {
-                Mapping::Hardware => matmul::Input::Buffer,
+                Mapping::Hardware { .. } => matmul::Input::Buffer,
                 Mapping::Software { .. } => matmul::Input::Window(1 << 16),
             };
             let shape = matmul::Shape {

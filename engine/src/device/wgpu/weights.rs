@@ -11,7 +11,7 @@ use wgpu::BufferUsages;
 
 use super::gpu::{Gpu, Options};
 use super::packing::{block_words, pack_row};
-use super::shader::{Mapping, TEXEL_BYTES, TEXELS_PER_ROW, Texel};
+use super::shader::{TEXEL_BYTES, TEXELS_PER_ROW, Texel};
 use crate::device::{DeviceError, WeightSource};
 use crate::kernels::matmul::unit;
 use crate::program::{Weight, WeightId};
@@ -58,7 +58,7 @@ struct Matrix<'a> {
 fn upload(gpu: &Gpu, matrix: &Matrix<'_>, options: Options) -> Result<Vec<Part>, DeviceError> {
     let Matrix { name, format, columns, ref rows } = *matrix;
     let packed_row = columns.div_ceil(32) * block_words(format) * 4;
-    let in_texels = options.mapping != Mapping::Hardware;
+    let in_texels = options.mapping.is_software();
     let most_rows = if in_texels {
         rows.len()
     } else {

@@ -1,8 +1,7 @@
 //! Requests on a device that picks candidates, beside the same requests on the same device when all rows come whole.
 
 use super::*;
-use crate::device::wgpu::shader::Mapping;
-use crate::device::wgpu::testing::{Rig, Stored};
+use crate::device::wgpu::testing::{HARDWARE, Rig, Stored};
 use crate::device::{Candidate, WeightSource};
 use crate::kernels::synthetic::{LlamaShape, SyntheticModel};
 use crate::program::WeightId;
@@ -44,7 +43,7 @@ fn run(params: &[SamplingParams], picks: bool) -> Option<(Vec<Vec<SampledToken>>
     let model = SyntheticModel::new(&shape, 41);
     let stored = (0..model.program.weights.len()).map(|id| model.weight(WeightId(id)).into_owned()).collect();
     let limits = config().device_limits();
-    let rig = Rig::mapped(&model.program, &Stored(stored), limits, Some(Mapping::Hardware))?;
+    let rig = Rig::mapped(&model.program, &Stored(stored), limits, Some(HARDWARE))?;
     let seen = Arc::<Mutex<Rows>>::default();
     let device = Counting { device: rig.into_device(), picks, seen: seen.clone() };
     let (send, steps) = channel();

@@ -30,7 +30,6 @@ const LOWEST: f32 = -3.0e38;
 
 var<workgroup> head_query: array<KeyChunk, HEADS * KEY_LENGTH>;
 var<workgroup> weights: array<f32, HEADS * THREADS>;
-var<workgroup> reduced: array<f32, HEADS * THREADS>;
 // Where the tile's values begin.
 var<workgroup> starts: array<u32, THREADS>;
 
@@ -38,8 +37,9 @@ var<workgroup> starts: array<u32, THREADS>;
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
+    thread: Thread,
 ) {
+    let local = thread.index;
     let index = linear_workgroup(group, groups);
     let head_groups = params.num_heads / HEADS;
     let row = index / head_groups;
@@ -80,20 +80,10 @@ fn main(
         }
         for (var h = 0u; h < HEADS; h++) {
             score[h] = select(LOWEST, score[h] * params.scale, local < count);
-            reduced[h * THREADS + local] = score[h];
         }
-        workgroupBarrier();
-        for (var half = THREADS / 2u; half > 0u; half /= 2u) {
-            if (local < half) {
-                for (var h = 0u; h < HEADS; h++) {
-                    let place = h * THREADS + local;
-                    reduced[place] = max(reduced[place], reduced[place + half]);
-                }
-            }
-            workgroupBarrier();
-        }
+        let highest_here = workgroup_max(thread, score);
         for (var h = 0u; h < HEADS; h++) {
-            let higher = max(highest[h], reduced[h * THREADS]);
+            let higher = max(highest[h], highest_here[h]);
             let shrink = exp(highest[h] - higher);
             highest[h] = higher;
             let weight = select(0.0, exp(score[h] - higher), local < count);
@@ -118,22 +108,10 @@ fn main(
         workgroupBarrier();
     }
 
-    for (var h = 0u; h < HEADS; h++) {
-        reduced[h * THREADS + local] = total[h];
-    }
-    workgroupBarrier();
-    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
-        if (local < half) {
-            for (var h = 0u; h < HEADS; h++) {
-                reduced[h * THREADS + local] += reduced[h * THREADS + local + half];
-            }
-        }
-        workgroupBarrier();
-    }
+    let whole = workgroup_sum(thread, total);
     for (var h = 0u; h < HEADS; h++) {
         // A row that sees nothing is zero. The test is false for a NaN, which stays one.
-        let weight = reduced[h * THREADS];
-        let divisor = select(weight, 1.0, weight == 0.0);
+        let divisor = select(whole[h], 1.0, whole[h] == 0.0);
         for (var o = 0u; o < OWNED; o++) {
             let place = local + o * THREADS;
             if (place < VALUE_LENGTH) {

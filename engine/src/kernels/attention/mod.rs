@@ -1,6 +1,7 @@
 //! The `attention` op: a workgroup for each row and each few heads, online softmax over the paged cache.
 
 use crate::device::wgpu::shader::{Access, Kernel, Mapping, Texel, Variant, Work, stride, unrolled};
+use crate::kernels::reduce;
 
 pub mod reference;
 #[cfg(test)]
@@ -24,7 +25,7 @@ pub(crate) fn variants(shape: AttentionShape, mapping: Mapping) -> Vec<Variant> 
     // Heads that share keys are computed together where a load is dear, apart where threads are plenty.
     let (threads, heads) = match mapping {
         Mapping::Software { .. } => (16, (1..=4).rev().find(|n| group.is_multiple_of(*n)).unwrap_or(1)),
-        Mapping::Hardware => (64, 1),
+        Mapping::Hardware { .. } => (64, 1),
     };
     let work = Work::Groups { per_rows: (shape.num_heads / heads) as u64, rows: 1 };
     let AttentionShape { head_size, value_head_size, .. } = shape;
@@ -53,7 +54,7 @@ pub(crate) fn variants(shape: AttentionShape, mapping: Mapping) -> Vec<Variant> 
         );
         return Variant::only(kernel, work);
     }
-    constants.push(("THREADS", threads));
+    constants.extend([("THREADS", threads), ("VALUES", heads)]);
     let dot = match chunk(head_size) {
         4 => include_str!("dot_4.wgsl"),
         _ => include_str!("dot_1.wgsl"),
@@ -62,7 +63,12 @@ pub(crate) fn variants(shape: AttentionShape, mapping: Mapping) -> Vec<Variant> 
         "attention",
         &[Access::Write, Access::Read, Access::Read, Access::Write],
         &constants,
-        &[&chunk_source(head_size, value_head_size), dot, include_str!("attention.wgsl")],
+        &[
+            &chunk_source(head_size, value_head_size),
+            dot,
+            reduce::source(mapping),
+            include_str!("attention.wgsl"),
+        ],
     );
     Variant::only(kernel, work)
 }

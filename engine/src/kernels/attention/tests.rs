@@ -1,7 +1,7 @@
 use super::reference::{AttentionShape, attention};
 use crate::device::wgpu::shader::Mapping;
 use crate::device::wgpu::testing::{
-    MAPPINGS, Random, Rig, Stored, assert_close, one_op, one_sequence, tokens,
+    HARDWARE, MAPPINGS, Random, Rig, Stored, assert_close, one_op, one_sequence, tokens,
 };
 use crate::device::{Batch, BatchSequence, DeviceLimits};
 use crate::program::{BufferId, OpKind, Program};
@@ -126,11 +126,11 @@ fn odd_head_sizes_and_groups_agree_with_the_reference() {
     let odd = [(1, 1, 1), (3, 1, 7), (7, 7, 9), (5, 1, 33), (8, 1, 4), (6, 2, 12)];
     let multiples_of_eight = [(2, 2, 24), (3, 1, 40), (2, 1, 120), (4, 1, 256)];
     for (num_heads, num_kv_heads, head_size) in odd.into_iter().chain(multiples_of_eight) {
-        for mapping in [None, Some(Mapping::Hardware)] {
+        for mapping in MAPPINGS {
             check(shape(num_heads, num_kv_heads, head_size), &[(35, 2), (5, 5)], mapping, 1, u32::MAX);
         }
     }
-    check(shape(2, 1, 257), &[(35, 2), (5, 5)], Some(Mapping::Hardware), 1, u32::MAX);
+    check(shape(2, 1, 257), &[(35, 2), (5, 5)], Some(HARDWARE), 1, u32::MAX);
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod tests;
 /// The dispatch for a table of this format and width. Binds the packed values, the scales and the output.
 pub(crate) fn variants(format: TensorType, width: usize, mapping: Mapping) -> Vec<Variant> {
     const SOFTWARE: &[Access] = &[Access::Texels(Texel::Words), Access::Texels(Texel::Words), Access::Write];
-    let software = mapping != Mapping::Hardware;
+    let software = mapping.is_software();
     let kernel = Kernel::new(
         "embed",
         if software { SOFTWARE } else { &[Access::Read, Access::Read, Access::Write] },

@@ -58,7 +58,7 @@ const GATED_FEATURES: usize = LANES_FEATURES / 2;
 pub(crate) fn stored_source(mapping: Mapping) -> &'static str {
     match mapping {
         Mapping::Software { .. } => include_str!("stored_texels.wgsl"),
-        Mapping::Hardware => include_str!("stored_buffer.wgsl"),
+        Mapping::Hardware { .. } => include_str!("stored_buffer.wgsl"),
     }
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn variants(shape: Shape, mapping: Mapping) -> Vec<Variant> {
             let of = |min_rows, rows| variant(min_rows, rows, group, lanes(shape, rows, shuffle));
             vec![of(0, 1), of(2, 4), of(5, 8)]
         }
-        Mapping::Hardware => {
+        Mapping::Hardware { .. } => {
             let of = |min_rows, rows| variant(min_rows, rows, VECTOR_FEATURES, vector(shape, rows));
             vec![of(0, 1), of(2, 4), variant(9, TILE, TILE, tile(shape))]
         }
@@ -261,7 +261,7 @@ fn hardware(shape: Shape, constants: &[(&str, usize)], main: &str) -> Kernel {
     let parts = [
         include_str!("common.wgsl"),
         &store_source(shape, 1),
-        stored_source(Mapping::Hardware),
+        include_str!("stored_buffer.wgsl"),
         format_source(shape.format),
         include_str!("input_buffer.wgsl"),
         main,

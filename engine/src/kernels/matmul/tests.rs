@@ -1,7 +1,6 @@
 use super::reference::matmul;
-use crate::device::wgpu::shader::Mapping;
 use crate::device::wgpu::testing::{
-    MAPPINGS, Random, Rig, Stored, assert_close, limits_for, one_op, one_sequence, tokens, weight,
+    HARDWARE, MAPPINGS, Random, Rig, Stored, assert_close, limits_for, one_op, one_sequence, tokens, weight,
 };
 use crate::program::{BufferId, OpKind, Program, WeightId};
 use crate::tensor_type::TensorType;
@@ -133,7 +132,7 @@ fn a_weight_over_the_binding_limit_is_cut_between_rows_and_both_sides_of_each_se
         absolute(&input, &program, &stored, &mut sizes);
         let rig = Rig::try_open(&program, &Stored(vec![stored]), limits_for(rows), |options| {
             // Room for the activations, not for the whole weight.
-            options.mapping = Mapping::Hardware;
+            options.mapping = HARDWARE;
             options.max_binding = 6000;
         });
         let Some(rig) = rig else { return };

@@ -1,6 +1,7 @@
 //! The `rms_norm` op: a workgroup for each row, or for each of the runs that a row is normed in.
 
 use crate::device::wgpu::shader::{Access, Kernel, Mapping, Variant, Work, logits_flag, stride};
+use crate::kernels::reduce;
 use crate::program::Rows;
 
 pub mod reference;
@@ -9,12 +10,12 @@ mod tests;
 
 /// The dispatch. Binds the input, the weight as `f32` and the output, which may be the input.
 pub(crate) fn variants(mapping: Mapping, runs: usize) -> Vec<Variant> {
-    let workgroup = if mapping == Mapping::Hardware { 128 } else { 8 };
+    let threads = if mapping.is_software() { 8 } else { 128 };
     let kernel = Kernel::new(
         "rms_norm",
         &[Access::Write, Access::Read, Access::Write],
-        &[("WORKGROUP", workgroup)],
-        &[include_str!("rms_norm.wgsl")],
+        &[("THREADS", threads), ("VALUES", 1)],
+        &[reduce::source(mapping), include_str!("rms_norm.wgsl")],
     );
     Variant::only(kernel, Work::Groups { per_rows: runs as u64, rows: 1 })
 }

@@ -1,7 +1,6 @@
 use super::reference::top_k;
 use super::{CHUNK, Input, MOST, Stage};
-use crate::device::wgpu::shader::Mapping;
-use crate::device::wgpu::testing::{Random, Rig, Stored, limits_for, one_op, one_sequence, tokens};
+use crate::device::wgpu::testing::{HARDWARE, Random, Rig, Stored, limits_for, one_op, one_sequence, tokens};
 use crate::device::{Batch, Candidate, ExecuteDetail};
 use crate::program::{Buffer, BufferId, OpKind, Rows};
 
@@ -13,7 +12,7 @@ fn open(vocabulary: usize, rows: usize, max_workgroups: u32) -> Option<Rig> {
     let mut limits = limits_for(rows);
     limits.max_sequences = rows + 1;
     let rig = Rig::try_open(&program, &Stored(vec![]), limits, |options| {
-        options.mapping = Mapping::Hardware;
+        options.mapping = HARDWARE;
         options.max_workgroups = options.max_workgroups.min(max_workgroups);
     });
     Some(rig?.expect("it opens"))
