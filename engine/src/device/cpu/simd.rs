@@ -4,7 +4,7 @@
 //! code. A kernel is a value that implements [`Kernel`]; [`SimdLevel::run`] calls it inside a function that
 //! has the level's instructions enabled, and everything marked `#[inline(always)]` below is compiled anew
 //! with them. No kernel names an instruction; where too much hangs on what the compiler finds, a kernel's values
-//! are [`Vector`]s, and the one hint by name is [`prefetch`].
+//! are [`Vector`]s and its tables are looked up by [`Lanes::look_up`], and the one hint by name is [`prefetch`].
 //!
 //! Invariant: a level exists only where the CPU was asked and said yes ([`SimdLevel::available`]), so
 //! running a kernel at a level never meets an instruction the CPU lacks.
@@ -124,6 +124,16 @@ pub(super) trait Lanes {
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
         if Self::FMA { a.mul_add(b, c) } else { a * b + c }
     }
+
+    /// What each code, of which the low four bits count, stands for.
+    #[inline(always)]
+    fn look_up(codes: &[u8; 32], levels: &[i8; 16]) -> [i8; 32] {
+        let mut out = [0; 32];
+        for i in 0..32 {
+            out[i] = levels[usize::from(codes[i] & 0xf)];
+        }
+        out
+    }
 }
 
 /// Asks the memory for `bytes` bytes from `start` on, which need not be a valid address. Weights and cache are
@@ -159,6 +169,11 @@ impl Lanes for Avx2 {
     const FMA: bool = true;
     const REGISTERS: Registers = Registers::Rows6Columns16;
     type Vector = std::arch::x86_64::__m256;
+
+    #[inline(always)]
+    fn look_up(codes: &[u8; 32], levels: &[i8; 16]) -> [i8; 32] {
+        vector::look_up(codes, levels)
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -166,6 +181,11 @@ impl Lanes for Avx512 {
     const FMA: bool = true;
     const REGISTERS: Registers = Registers::Rows8Columns32;
     type Vector = std::arch::x86_64::__m512;
+
+    #[inline(always)]
+    fn look_up(codes: &[u8; 32], levels: &[i8; 16]) -> [i8; 32] {
+        vector::look_up(codes, levels)
+    }
 }
 
 /// `e^x` to about two units in the last place. Below −87 and above 88 it stays at the value there; NaN

@@ -90,7 +90,7 @@ affine_format!(Q5_1, 24, paired 1, |block| scale_and_minimum(block), |block, k| 
 
 /// Formats whose values are `scale · level`.
 macro_rules! level_format {
-    ($format:ident, $bytes:literal, |$block:ident| $scale:expr, |$level_block:ident, $k:ident| $levels:expr) => {
+    ($format:ident, $bytes:literal, |$block:ident| $scale:expr, |$lanes:ident, $level_block:ident, $k:ident| $levels:expr) => {
         impl Format for $format {
             const COLUMNS: usize = 32;
             const GROUP: usize = 32;
@@ -104,7 +104,7 @@ macro_rules! level_format {
             }
 
             #[inline(always)]
-            fn column<L: Lanes>(scale: &PanelColumn, $level_block: &[u8], $k: usize) -> PanelColumn {
+            fn column<$lanes: Lanes>(scale: &PanelColumn, $level_block: &[u8], $k: usize) -> PanelColumn {
                 let levels = $levels;
                 let mut out = [0.0; PANEL];
                 for i in 0..PANEL {
@@ -126,16 +126,6 @@ fn signed(bytes: &[u8; PANEL]) -> [i8; PANEL] {
     out
 }
 
-/// What each code stands for.
-#[inline(always)]
-fn look_up(codes: [u8; PANEL], levels: &[i8; 16]) -> [i8; PANEL] {
-    let mut out = [0; PANEL];
-    for i in 0..PANEL {
-        out[i] = levels[usize::from(codes[i] & 0xf)];
-    }
-    out
-}
-
 /// The scale that an exponent at the start of a block stands for.
 #[inline(always)]
 fn exponents(block: &[u8]) -> PanelColumn {
@@ -147,6 +137,12 @@ fn exponents(block: &[u8]) -> PanelColumn {
     out
 }
 
-level_format!(Q8_0, 34, |block| halves(block, 0), |block, k| signed(byte(block, 2 + k)));
-level_format!(Iq4Nl, 18, |block| halves(block, 0), |block, k| look_up(nibbles(block, 2, k), &IQ4_NL_LEVELS));
-level_format!(Mxfp4, 17, |block| exponents(block), |block, k| look_up(nibbles(block, 1, k), &MXFP4_LEVELS));
+level_format!(Q8_0, 34, |block| halves(block, 0), |L, block, k| signed(byte(block, 2 + k)));
+level_format!(Iq4Nl, 18, |block| halves(block, 0), |L, block, k| L::look_up(
+    &nibbles(block, 2, k),
+    &IQ4_NL_LEVELS
+));
+level_format!(Mxfp4, 17, |block| exponents(block), |L, block, k| L::look_up(
+    &nibbles(block, 1, k),
+    &MXFP4_LEVELS
+));

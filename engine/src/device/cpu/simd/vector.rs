@@ -1,4 +1,4 @@
-//! Vectors of `f32` by name, for the loop in which a device spends its time.
+//! Vectors of `f32` by name, for the loop in which a device spends its time, and a table in a register.
 //!
 //! A compiler that is left to find the vectors in blocks of accumulators may not: one shape in eight was computed
 //! value by value, fourteen times as slowly, and only on CPUs without AVX-512. Here each register is a value.
@@ -7,7 +7,7 @@
 //! computes it.
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{__m256, __m512, _mm256_fmadd_ps, _mm512_fmadd_ps};
+use std::arch::x86_64::{__m256, __m256i, __m512, _mm256_fmadd_ps, _mm256_shuffle_epi8, _mm512_fmadd_ps};
 #[cfg(target_arch = "x86_64")]
 use std::mem::transmute;
 
@@ -95,3 +95,22 @@ macro_rules! vector {
 vector!(__m256, 8, _mm256_fmadd_ps);
 #[cfg(target_arch = "x86_64")]
 vector!(__m512, 16, _mm512_fmadd_ps);
+
+/// [`Lanes::look_up`](super::Lanes::look_up) from AVX2 on: one instruction where the compiler would look at one code
+/// after the other.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn look_up(codes: &[u8; 32], levels: &[i8; 16]) -> [i8; 32] {
+    let (mut low, mut table) = ([0; 32], [0; 32]);
+    for i in 0..32 {
+        // A code above 127 would stand for zero.
+        low[i] = codes[i] & 0xf;
+        table[i] = levels[i % 16];
+    }
+    // SAFETY: vectors and arrays have the same bits, all of which are values, and the CPU has the instruction: this is
+    // part of a kernel that runs at its level.
+    unsafe {
+        let (codes, table) = (transmute::<[u8; 32], __m256i>(low), transmute::<[i8; 32], __m256i>(table));
+        transmute::<__m256i, [i8; 32]>(_mm256_shuffle_epi8(table, codes))
+    }
+}
