@@ -7,7 +7,7 @@
 
 use wgpu::{Buffer, CommandEncoder, ComputePass};
 
-use super::dispatch::{Dispatch, Draft};
+use super::dispatch::{Dispatch, Draft, Extent};
 use super::gpu::{Gpu, Options};
 use super::shader::stride;
 use crate::device::{Batch, DeviceError, DeviceLimits};
@@ -51,13 +51,12 @@ impl Candidates {
             for stage in Stage::series(vocabulary, kept) {
                 let bytes = PAIR_BYTES * (limits.max_sequences * stage.out_width()) as u64;
                 let pairs = gpu.storage("the candidates", bytes, options)?;
-                let draft = Draft {
-                    rows: Rows::Logits,
-                    variants: stage.variants(),
-                    params: stage.params(input_stride),
-                    windows: None,
-                    bound: vec![input.into(), pairs.clone().into()],
-                };
+                let draft = Draft::new(
+                    Rows::Logits,
+                    stage.variants(),
+                    stage.params(input_stride),
+                    vec![input.into(), pairs.clone().into()],
+                );
                 dispatches.push(draft.finish(gpu, "candidates", step, limits, options)?);
                 (input, input_stride) = (pairs, stage.out_width());
             }
@@ -108,7 +107,7 @@ impl Picking {
             timestamp_writes: None,
         });
         for dispatch in &self.dispatches {
-            dispatch.record(&mut pass, 0, logits_rows)?;
+            dispatch.record(&mut pass, Extent { tokens: 0, logits_rows, partitions: None })?;
         }
         drop(pass);
         let bytes = logits_rows as u64 * self.row_bytes();

@@ -67,16 +67,16 @@ impl WgpuDevice {
         if !self.lay_out(batch, logits)? {
             return Ok(ExecuteTimes::default());
         }
-        let (tokens, logits_rows) = (batch.tokens.len(), batch.logits_rows.len());
+        let extent = self.plan.extent(batch);
         let mut encoder = self.begin()?;
         let mut ops = Vec::with_capacity(self.program.ops.len());
-        for (group, dispatches) in self.plan.groups(logits_rows) {
+        for (group, dispatches) in self.plan.groups(extent.logits_rows) {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
                 label: Some(&self.program.ops[group.start].name),
                 timestamp_writes: Some(clock.writes(ops.len() as u32)),
             });
             for dispatch in dispatches {
-                dispatch.record(&mut pass, tokens, logits_rows)?;
+                dispatch.record(&mut pass, extent)?;
             }
             ops.push(group);
         }

@@ -23,6 +23,7 @@ use crate::program::Rows;
 pub(super) struct Dispatch {
     name: String,
     pub(super) rows: Rows,
+    when: When,
     bind_group: BindGroup,
     windows: Option<Windows>,
     /// By rising number of rows.
@@ -40,9 +41,42 @@ pub(super) struct Windows {
     pub(super) input_stride: usize,
 }
 
+/// How large a step is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub(super) tokens: usize,
+    pub(super) logits_rows: usize,
+    /// Partitions of the longest past, if attention splits them.
+    pub(super) partitions: Option<u32>,
+}
+
+/// Which steps a dispatch is for: attention has two ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    Always,
+    /// Pasts are not split.
+    Whole,
+    /// They are; once for each partition.
+    Partitions,
+    /// They are; joins them.
+    Join,
+}
+
+impl When {
+    /// How often it is done.
+    fn times(self, partitions: Option<u32>) -> u32 {
+        match (self, partitions) {
+            (When::Always, _) | (When::Whole, None) | (When::Join, Some(_)) => 1,
+            (When::Partitions, Some(count)) => count,
+            (When::Whole, Some(_)) | (When::Partitions | When::Join, None) => 0,
+        }
+    }
+}
+
 /// A dispatch before its pipelines and bind group are made.
 pub(super) struct Draft {
     pub(super) rows: Rows,
+    pub(super) when: When,
     pub(super) variants: Vec<Variant>,
     pub(super) params: Vec<u32>,
     pub(super) windows: Option<Windows>,
@@ -83,6 +117,11 @@ impl From<&Cache> for Bound {
 }
 
 impl Draft {
+    /// For all steps, and without windows.
+    pub(super) fn new(rows: Rows, variants: Vec<Variant>, params: Vec<u32>, bound: Vec<Bound>) -> Draft {
+        Draft { rows, when: When::Always, variants, params, windows: None, bound }
+    }
+
     /// Makes bind group and pipelines. `step` is the buffer of the step's words, `name` for labels and messages.
     pub(super) fn finish(
         self,
@@ -133,6 +172,7 @@ impl Draft {
         Ok(Dispatch {
             name: name.to_owned(),
             rows: self.rows,
+            when: self.when,
             bind_group,
             windows: self.windows,
             variants,
@@ -142,17 +182,16 @@ impl Draft {
 }
 
 impl Dispatch {
-    /// Records what a batch of this many rows needs.
-    pub(super) fn record(
-        &self,
-        pass: &mut ComputePass<'_>,
-        tokens: usize,
-        logits_rows: usize,
-    ) -> Result<(), DeviceError> {
+    /// Records what a step needs.
+    pub(super) fn record(&self, pass: &mut ComputePass<'_>, extent: Extent) -> Result<(), DeviceError> {
         let rows = match self.rows {
-            Rows::Tokens => tokens,
-            Rows::Logits => logits_rows,
+            Rows::Tokens => extent.tokens,
+            Rows::Logits => extent.logits_rows,
         };
+        let times = self.when.times(extent.partitions);
+        if times == 0 {
+            return Ok(());
+        }
         let at_once = self.windows.map_or(usize::MAX, |windows| windows.rows);
         for window in 0..rows.div_ceil(at_once) {
             let rows = (rows - window * at_once).min(at_once) as u64;
@@ -167,7 +206,7 @@ impl Dispatch {
                     pass.set_bind_group(0, &self.bind_group, &offsets.map(|offset| offset as u32));
                 }
             }
-            pass.dispatch_workgroups(x, y, 1);
+            pass.dispatch_workgroups(x, y, times);
         }
         Ok(())
     }

@@ -36,6 +36,7 @@ mod peak;
 mod pipelines;
 mod plan;
 pub(crate) mod shader;
+mod split;
 mod step;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -220,8 +221,9 @@ impl WgpuDevice {
         });
         let mut pass = encoder
             .begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("forward"), timestamp_writes });
+        let extent = self.plan.extent(batch);
         for dispatch in &self.plan.dispatches {
-            dispatch.record(&mut pass, batch.tokens.len(), batch.logits_rows.len())?;
+            dispatch.record(&mut pass, extent)?;
         }
         drop(pass);
         if let Some(timestamps) = &self.timestamps {

@@ -10,10 +10,11 @@ use limpid_telemetry::observation::Phase;
 use wgpu::{Buffer, BufferUsages};
 
 use super::candidates::{Candidates, Picking};
-use super::dispatch::{Bound, Dispatch, Draft, Windows, row_capacity};
+use super::dispatch::{Bound, Dispatch, Draft, Extent, When, Windows, row_capacity};
 use super::gpu::{Gpu, Options};
 use super::groups::{Group, How, groups};
 use super::shader::{Texel, Variant, stride};
+use super::split::Split;
 use super::step::capacity;
 use super::weights::{Part, Weights, dequantized_vector};
 use crate::cache_layout::{CacheLayout, CachePlace};
@@ -45,6 +46,8 @@ pub(super) struct Plan {
     pub(super) layout: CacheLayout,
     /// One pair of keys and values per memory of the layout.
     pub(super) cache: Vec<[Cache; 2]>,
+    /// `None` where no past is ever split.
+    pub(super) split: Option<Split>,
     /// The step's words.
     pub(super) step: Buffer,
     pub(super) ropes: Vec<RopeTable>,
@@ -84,9 +87,17 @@ impl Plan {
             };
             cache.push([half("keys", program.key_width())?, half("values", program.value_width())?]);
         }
-        let (dispatches, candidates) = (Vec::new(), None);
-        let plan =
-            Plan { dispatches, groups: Vec::new(), candidates, activations, layout, cache, step, ropes };
+        let plan = Plan {
+            dispatches: Vec::new(),
+            groups: Vec::new(),
+            candidates: None,
+            activations,
+            layout,
+            cache,
+            split: Split::new(gpu, program, limits, options)?,
+            step,
+            ropes,
+        };
         let weights = Weights::new(gpu, options, &program.weights, source);
         let products = RefCell::default();
         let mut builder = Builder { gpu, program, limits, options, weights, products, plan };
@@ -118,6 +129,15 @@ impl Plan {
         };
         let needed = move |dispatch: &Dispatch| dispatch.rows == Rows::Tokens || logits_rows > 0;
         self.groups.iter().map(of_group).filter(move |(_, dispatches)| dispatches.first().is_some_and(needed))
+    }
+
+    /// How large a step with this batch is.
+    pub(super) fn extent(&self, batch: &Batch) -> Extent {
+        Extent {
+            tokens: batch.tokens.len(),
+            logits_rows: batch.logits_rows.len(),
+            partitions: self.split.as_ref().and_then(|split| split.partitions(batch)),
+        }
     }
 
     /// How a batch's candidates are picked; `None` if it asks for none.
@@ -209,19 +229,12 @@ impl Builder<'_> {
                 let activation = |id: BufferId| Bound::Buffer(self.plan.activations[id.0].clone());
                 let CachePlace { group, memory } = self.plan.layout.places[layer];
                 let [keys, values] = &self.plan.cache[memory];
-                Ok(vec![Draft {
-                    rows: Rows::Tokens,
-                    variants: store_kv::rope_variants(num_heads * rotary / 2, widths, in_texels),
-                    params: store_kv::rope_params(widths, group, rope),
-                    windows: None,
-                    bound: vec![
-                        activation(query),
-                        activation(key),
-                        activation(value),
-                        keys.into(),
-                        values.into(),
-                    ],
-                }])
+                Ok(vec![Draft::new(
+                    Rows::Tokens,
+                    store_kv::rope_variants(num_heads * rotary / 2, widths, in_texels),
+                    store_kv::rope_params(widths, group, rope),
+                    vec![activation(query), activation(key), activation(value), keys.into(), values.into()],
+                )])
             }
         }
     }
@@ -273,7 +286,7 @@ impl Builder<'_> {
             };
             let mut bound = vec![(&part.values).into(), (&part.scales).into(), bound_input];
             bound.extend(outs.iter().map(|out| Bound::Buffer(activation(*out))));
-            Draft { rows, variants: self.product_variants(shape), params, windows, bound }
+            Draft { rows, when: When::Always, variants: self.product_variants(shape), params, windows, bound }
         };
         parts.iter().map(draft).collect()
     }
@@ -330,56 +343,48 @@ impl Builder<'_> {
             OpKind::Embed { table, out, scale } => {
                 let format = program.weights[table.0].format;
                 let parts = weights.matrix(table)?.iter();
-                let drafts = parts.map(|part| Draft {
-                    rows: Rows::Tokens,
-                    variants: embed::variants(format, width(out), mapping),
-                    params: embed::params(part.first_row as u32, part.rows as u32, width(out), scale),
-                    windows: None,
-                    bound: vec![(&part.values).into(), (&part.scales).into(), activation(out).into()],
+                let drafts = parts.map(|part| {
+                    Draft::new(
+                        Rows::Tokens,
+                        embed::variants(format, width(out), mapping),
+                        embed::params(part.first_row as u32, part.rows as u32, width(out), scale),
+                        vec![(&part.values).into(), (&part.scales).into(), activation(out).into()],
+                    )
                 });
                 return Ok(drafts.collect());
             }
             OpKind::MatMul { .. } => unreachable!("drafted above"),
-            OpKind::RmsNorm { input, weight, out, epsilon } => Draft {
-                rows: rows(input),
-                variants: rms_norm::variants(mapping, width(input) / columns(weight)),
-                params: rms_norm::params(
-                    columns(weight),
-                    width(input) / columns(weight),
-                    rows(input),
-                    epsilon,
-                ),
-                windows: None,
-                bound: vec![activation(input).into(), weights.vector(weight)?.into(), activation(out).into()],
-            },
-            OpKind::AddBias { buffer, bias } => Draft {
-                rows: rows(buffer),
-                variants: add_bias::variants(width(buffer)),
-                params: add_bias::params(width(buffer), rows(buffer)),
-                windows: None,
-                bound: vec![activation(buffer).into(), weights.vector(bias)?.into()],
-            },
+            OpKind::RmsNorm { input, weight, out, epsilon } => Draft::new(
+                rows(input),
+                rms_norm::variants(mapping, width(input) / columns(weight)),
+                rms_norm::params(columns(weight), width(input) / columns(weight), rows(input), epsilon),
+                vec![activation(input).into(), weights.vector(weight)?.into(), activation(out).into()],
+            ),
+            OpKind::AddBias { buffer, bias } => Draft::new(
+                rows(buffer),
+                add_bias::variants(width(buffer)),
+                add_bias::params(width(buffer), rows(buffer)),
+                vec![activation(buffer).into(), weights.vector(bias)?.into()],
+            ),
             OpKind::Rope { rotation: Rotation { rotary: 0, .. }, .. } => return Ok(Vec::new()),
             OpKind::Rope { buffer, num_heads, head_size, rotation: Rotation { rotary, .. }, style } => {
-                Draft {
-                    rows: rows(buffer),
-                    variants: rope::variants(num_heads, rotary),
-                    params: rope::params(num_heads, head_size, rotary, style, words_before).to_vec(),
-                    windows: None,
-                    bound: vec![activation(buffer).into()],
-                }
+                Draft::new(
+                    rows(buffer),
+                    rope::variants(num_heads, rotary),
+                    rope::params(num_heads, head_size, rotary, style, words_before).to_vec(),
+                    vec![activation(buffer).into()],
+                )
             }
             OpKind::StoreKv { key, value, layer } => {
                 let CachePlace { group, memory } = plan.layout.places[layer];
                 let [keys, values] = &plan.cache[memory];
                 let widths = [key, value].map(width);
-                Draft {
-                    rows: Rows::Tokens,
-                    variants: store_kv::variants(widths, cache_in_texels(program, *options)),
-                    params: store_kv::params(widths, group),
-                    windows: None,
-                    bound: vec![activation(key).into(), activation(value).into(), keys.into(), values.into()],
-                }
+                Draft::new(
+                    Rows::Tokens,
+                    store_kv::variants(widths, cache_in_texels(program, *options)),
+                    store_kv::params(widths, group),
+                    vec![activation(key).into(), activation(value).into(), keys.into(), values.into()],
+                )
             }
             OpKind::Attention { query, out, layer, num_heads, scale, window } => {
                 let CachePlace { group, memory } = plan.layout.places[layer];
@@ -394,35 +399,33 @@ impl Builder<'_> {
                     cache_group: group,
                 };
                 let [keys, values] = &plan.cache[memory];
-                Draft {
-                    rows: Rows::Tokens,
-                    variants: attention::variants(shape, mapping),
-                    params: attention::params(shape),
-                    windows: None,
-                    bound: vec![activation(query).into(), keys.into(), values.into(), activation(out).into()],
-                }
+                let (query, out) = (activation(query), activation(out));
+                return Ok(Split::attention(
+                    plan.split.as_ref(),
+                    shape,
+                    mapping,
+                    [query, out],
+                    [keys, values],
+                ));
             }
-            OpKind::GateMul { activation: kind, gate, up, out } => Draft {
-                rows: rows(gate),
-                variants: gate_mul::variants(kind, width(gate)),
-                params: gate_mul::params(width(gate), rows(gate)),
-                windows: None,
-                bound: vec![activation(gate).into(), activation(up).into(), activation(out).into()],
-            },
-            OpKind::Add { input, out } => Draft {
-                rows: rows(out),
-                variants: add::variants(width(out)),
-                params: add::params(width(out), rows(out)),
-                windows: None,
-                bound: vec![activation(input).into(), activation(out).into()],
-            },
-            OpKind::GatherRows { input, out } => Draft {
-                rows: Rows::Logits,
-                variants: gather_rows::variants(width(input)),
-                params: gather_rows::params(width(input)),
-                windows: None,
-                bound: vec![activation(input).into(), activation(out).into()],
-            },
+            OpKind::GateMul { activation: kind, gate, up, out } => Draft::new(
+                rows(gate),
+                gate_mul::variants(kind, width(gate)),
+                gate_mul::params(width(gate), rows(gate)),
+                vec![activation(gate).into(), activation(up).into(), activation(out).into()],
+            ),
+            OpKind::Add { input, out } => Draft::new(
+                rows(out),
+                add::variants(width(out)),
+                add::params(width(out), rows(out)),
+                vec![activation(input).into(), activation(out).into()],
+            ),
+            OpKind::GatherRows { input, out } => Draft::new(
+                Rows::Logits,
+                gather_rows::variants(width(input)),
+                gather_rows::params(width(input)),
+                vec![activation(input).into(), activation(out).into()],
+            ),
         };
         Ok(vec![draft])
     }

@@ -318,6 +318,11 @@ impl Rig {
         all
     }
 
+    /// Whether attention splits this batch's pasts.
+    pub(crate) fn splits(&self, batch: &Batch) -> bool {
+        self.device.plan.extent(batch).partitions.is_some()
+    }
+
     /// Runs a batch; the logits are of no interest.
     pub(crate) fn run(&mut self, batch: &Batch) {
         self.device.execute(batch, &mut Vec::new()).expect("the batch runs");

@@ -556,6 +556,9 @@ fn every_kernel() -> Vec<Kernel> {
                 cache_group: 0,
             };
             variants.push(attention::variants(shape, mapping));
+            if !mapping.is_software() {
+                variants.extend(attention::split_variants(shape, mapping));
+            }
         }
     }
     variants.into_iter().flatten().map(|variant| variant.kernel).collect()

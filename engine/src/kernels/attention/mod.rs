@@ -1,4 +1,8 @@
 //! The `attention` op: a workgroup for each row and each few heads, online softmax over the paged cache.
+//!
+//! On GPUs a few rows with a long past leave most of the device idle that way, so their pasts are split: a workgroup for
+//! each [`PARTITION`] of positions as well, and a second dispatch that joins what they gave. Invariant: both ways give
+//! the same bits.
 
 use crate::device::wgpu::shader::{Access, Kernel, Mapping, Texel, Variant, Work, stride, unrolled};
 use crate::kernels::reduce;
@@ -19,26 +23,27 @@ pub(crate) fn cache_in_texels(mapping: Mapping, head_size: usize, value_head_siz
     mapping == Mapping::Software { shuffle: true } && fits(head_size) && fits(value_head_size)
 }
 
+/// Positions that are attended to together, from a multiple of it on.
+pub(crate) const PARTITION: usize = 256;
+
+/// Most rows whose pasts are split: more keep a GPU busy as they are.
+pub(crate) const SPLIT_ROWS: usize = 16;
+
+/// Threads of a workgroup on hardware.
+const THREADS: usize = 64;
+
 /// The dispatch. Binds query, keys, values and the output, which may be the query if heads have one size.
 pub(crate) fn variants(shape: AttentionShape, mapping: Mapping) -> Vec<Variant> {
     let group = shape.num_heads / shape.num_kv_heads;
     // Heads that share keys are computed together where a load is dear, apart where threads are plenty.
     let (threads, heads) = match mapping {
         Mapping::Software { .. } => (16, (1..=4).rev().find(|n| group.is_multiple_of(*n)).unwrap_or(1)),
-        Mapping::Hardware { .. } => (64, 1),
+        Mapping::Hardware { .. } => (THREADS, 1),
     };
     let work = Work::Groups { per_rows: (shape.num_heads / heads) as u64, rows: 1 };
     let AttentionShape { head_size, value_head_size, .. } = shape;
-    // In chunks.
-    let (key_length, value_length) = (head_size / chunk(head_size), value_head_size / chunk(value_head_size));
-    let mut constants = vec![
-        ("HEADS", heads),
-        ("GROUP", group),
-        ("KEY_LENGTH", key_length),
-        ("VALUE_LENGTH", value_length),
-        ("BLOCK_SIZE", shape.block_size),
-    ];
     if cache_in_texels(mapping, head_size, value_head_size) {
+        let (key_length, value_length) = lengths(shape);
         let loops = [
             ("key_four", key_length),
             ("position_of_tile", 8),
@@ -49,32 +54,80 @@ pub(crate) fn variants(shape: AttentionShape, mapping: Mapping) -> Vec<Variant> 
         let kernel = Kernel::new(
             "attention",
             &[Access::Write, Access::Texels(Texel::Floats), Access::Texels(Texel::Floats), Access::Write],
-            &constants,
+            &constants(shape, heads),
             &[&unrolled(include_str!("lanes.wgsl"), &loops)],
         );
         return Variant::only(kernel, work);
     }
-    constants.extend([("THREADS", threads), ("VALUES", heads)]);
-    let dot = match chunk(head_size) {
+    let storage = &[Access::Write, Access::Read, Access::Read, Access::Write];
+    let parts = [include_str!("tiles.wgsl"), include_str!("write_out.wgsl"), include_str!("whole.wgsl")];
+    Variant::only(in_tiles("attention", shape, mapping, (threads, heads), storage, &parts), work)
+}
+
+/// The two dispatches for rows whose pasts are split. The first has a workgroup for each row and head, and as many of
+/// them as there are partitions, in the third dimension; it binds query, keys, values, sums and totals. The second binds
+/// sums, totals and the output.
+pub(crate) fn split_variants(shape: AttentionShape, mapping: Mapping) -> [Vec<Variant>; 2] {
+    let kernel = |name, storage, parts: &[&str]| {
+        let kernel = in_tiles(name, shape, mapping, (THREADS, 1), storage, parts);
+        Variant::only(kernel, Work::Groups { per_rows: shape.num_heads as u64, rows: 1 })
+    };
+    let attend = &[Access::Write, Access::Read, Access::Read, Access::Write, Access::Write];
+    let join = &[Access::Write, Access::Write, Access::Write];
+    [
+        kernel("attention", attend, &[include_str!("tiles.wgsl"), include_str!("partition.wgsl")]),
+        kernel(
+            "attention_join",
+            join,
+            &[include_str!("write_out.wgsl"), include_str!("join_partitions.wgsl")],
+        ),
+    ]
+}
+
+/// Values that sums and totals have for each row, with room for this many partitions.
+pub(crate) fn split_widths(num_heads: usize, value_head_size: usize, partitions: usize) -> [usize; 2] {
+    [value_head_size, 2].map(|width| num_heads * partitions * width)
+}
+
+/// A kernel of the parts that walk positions in tiles, and these.
+fn in_tiles(
+    name: &'static str,
+    shape: AttentionShape,
+    mapping: Mapping,
+    (threads, heads): (usize, usize),
+    storage: &'static [Access],
+    parts: &[&str],
+) -> Kernel {
+    let mut constants = constants(shape, heads);
+    constants.extend([("THREADS", threads), ("VALUES", heads), ("PARTITION", PARTITION)]);
+    let dot = match chunk(shape.head_size) {
         4 => include_str!("dot_4.wgsl"),
         _ => include_str!("dot_1.wgsl"),
     };
-    let kernel = Kernel::new(
-        "attention",
-        &[Access::Write, Access::Read, Access::Read, Access::Write],
-        &constants,
-        &[
-            &chunk_source(head_size, value_head_size),
-            dot,
-            reduce::source(mapping),
-            include_str!("attention.wgsl"),
-        ],
-    );
-    Variant::only(kernel, work)
+    let chunks = chunk_source(shape.head_size, shape.value_head_size);
+    let common = [&chunks, dot, reduce::source(mapping), include_str!("attend.wgsl")];
+    Kernel::new(name, storage, &constants, &[&common, parts].concat())
 }
 
-/// Parameters for this shape.
-pub(crate) fn params(shape: AttentionShape) -> Vec<u32> {
+/// Lengths of a head's keys and values, in chunks.
+fn lengths(shape: AttentionShape) -> (usize, usize) {
+    let length = |size: usize| size / chunk(size);
+    (length(shape.head_size), length(shape.value_head_size))
+}
+
+fn constants(shape: AttentionShape, heads: usize) -> Vec<(&'static str, usize)> {
+    let (key_length, value_length) = lengths(shape);
+    vec![
+        ("HEADS", heads),
+        ("GROUP", shape.num_heads / shape.num_kv_heads),
+        ("KEY_LENGTH", key_length),
+        ("VALUE_LENGTH", value_length),
+        ("BLOCK_SIZE", shape.block_size),
+    ]
+}
+
+/// Parameters for this shape, and room for this many partitions where they are spread.
+pub(crate) fn params(shape: AttentionShape, partitions: usize) -> Vec<u32> {
     let stride = |size: usize| (stride(shape.num_heads * size) / chunk(size)) as u32;
     vec![
         shape.num_heads as u32,
@@ -84,6 +137,7 @@ pub(crate) fn params(shape: AttentionShape) -> Vec<u32> {
         shape.scale.to_bits(),
         shape.window.map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX)),
         shape.cache_group as u32,
+        partitions as u32,
     ]
 }
 

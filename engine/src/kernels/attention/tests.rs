@@ -12,7 +12,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
     block_size: BLOCK_SIZE,
     max_tokens: 48,
     max_sequences: 8,
-    max_blocks_per_sequence: 80,
+    max_blocks_per_sequence: 260,
 };
 
 fn shape(num_heads: usize, num_kv_heads: usize, head_size: usize) -> AttentionShape {
@@ -118,6 +118,49 @@ fn rows_see_no_further_back_than_their_window() {
         for mapping in MAPPINGS {
             check(shape, &sequences, mapping, 1, u32::MAX);
         }
+    }
+}
+
+#[test]
+fn pasts_of_several_partitions_agree_with_the_reference() {
+    // Few rows with a long past, which GPUs split, beside rows without one; then too many rows to be split.
+    let few = [(1040, 1), (1024, 2), (513, 1), (512, 3), (300, 1), (256, 1), (3, 3)];
+    let many = [(1040, 20), (600, 1), (20, 20)];
+    for shape in [shape(4, 2, 8), shape(3, 1, 7), AttentionShape { value_head_size: 12, ..shape(4, 2, 260) }]
+    {
+        for window in [None, Some(5), Some(256), Some(400)] {
+            let shape = AttentionShape { window, ..shape };
+            for mapping in MAPPINGS {
+                check(shape, &few, mapping, 1, u32::MAX);
+                check(shape, &few, mapping, 1, 15);
+                check(shape, &many, mapping, 1, u32::MAX);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_has_the_same_bits_whether_its_past_is_split_or_not() {
+    let shape = AttentionShape { window: Some(900), ..shape(6, 2, 64) };
+    let mut random = Random::new(13);
+    let query = random.values(LIMITS.max_tokens * 6 * 64);
+    let [keys, values] = [(); 2].map(|()| random.values(LIMITS.num_blocks * BLOCK_SIZE * 2 * 64));
+    let (alone, company) = ((1040, 1), (40, 40));
+    for mapping in [HARDWARE, Mapping::Hardware { subgroups: false }] {
+        let rig = Rig::mapped(&program(shape, 1), &Stored(vec![]), LIMITS, Some(mapping));
+        let Some(mut rig) = rig else { return };
+        rig.write_cache(0, &keys);
+        rig.write_cache(1, &values);
+        let mut first_row = |sequences: &[(u32, u32)], splits: bool| {
+            let batch = batch(sequences, &mut Random::new(14));
+            assert_eq!(rig.splits(&batch), splits);
+            let rows = batch.tokens.len();
+            rig.poison(1);
+            rig.write(0, &query[..rows * 6 * 64]);
+            rig.run(&batch);
+            rig.read(1, rows)[..6 * 64].iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+        };
+        assert_eq!(first_row(&[alone], true), first_row(&[alone, company], false), "{mapping:?}");
     }
 }
 
