@@ -31,6 +31,8 @@ mod detail;
 mod dispatch;
 mod gpu;
 mod groups;
+#[cfg(test)]
+mod kernel_tests;
 mod packing;
 mod peak;
 mod pipelines;

@@ -2,15 +2,10 @@
 
 use std::time::Instant;
 
-use super::shader::{Kernel, Mapping};
 use super::testing::{HARDWARE, MAPPINGS, Random, Rig, Stored, assert_close, own_gpu, shared_gpu, skip};
 use crate::cache_layout::CacheLayout;
 use crate::device::{Batch, BatchSequence, Device, DeviceError, DeviceLimits, ExecuteDetail};
-use crate::kernels::attention::reference::AttentionShape;
 use crate::kernels::reference_device::ReferenceDevice;
-use crate::kernels::{
-    add, add_bias, attention, embed, gate_mul, gather_rows, matmul, rms_norm, rope, store_kv, top_k,
-};
 use crate::program::{
     Activation, Buffer, BufferId, Op, OpKind, Program, RopeStyle, Rotation, Rows, Weight, WeightId,
 };
@@ -476,109 +471,4 @@ fn a_wrong_number_of_stored_bytes_is_an_error() {
     let Some(opened) = Rig::try_open(&program, &weights, LIMITS, |_| ()) else { return };
     let error = opened.map(|_| ()).expect_err("a byte is missing").to_string();
     assert!(error.contains("weight 0 has 1121 bytes; 33 rows of 32 Q8_0 values"), "{error}");
-}
-
-/// Every kernel in every form that exists.
-fn every_kernel() -> Vec<Kernel> {
-    let software = [true, false].map(|shuffle| Mapping::Software { shuffle });
-    let hardware = [true, false].map(|subgroups| Mapping::Hardware { subgroups });
-    let mut variants = vec![
-        rope::variants(3, 8),
-        store_kv::variants([33, 33], false),
-        store_kv::variants([32, 33], false),
-        store_kv::variants([33, 64], false),
-        store_kv::variants([32, 16], true),
-        store_kv::rope_variants(12, [32, 32], false),
-        store_kv::rope_variants(12, [32, 33], false),
-        store_kv::rope_variants(12, [32, 16], true),
-        gate_mul::variants(Activation::Silu, 33),
-        gate_mul::variants(Activation::Gelu, 33),
-        add::variants(33),
-        gather_rows::variants(33),
-        add_bias::variants(33),
-    ];
-    for kept in [1, top_k::MOST] {
-        // The first stage reads logits, the second pairs.
-        variants.extend(top_k::Stage::series(2 * top_k::CHUNK, kept).into_iter().map(top_k::Stage::variants));
-    }
-    for mapping in software.into_iter().chain(hardware) {
-        variants.push(rms_norm::variants(mapping, 3));
-        for format in TensorType::ALL {
-            variants.push(embed::variants(format, 64, mapping));
-            let input = match mapping {
-                Mapping::Hardware { .. } => matmul::Input::Buffer,
-                Mapping::Software { .. } => matmul::Input::Window(1 << 16),
-            };
-            let shape = matmul::Shape {
-                format,
-                features: 65,
-                outputs: 1,
-                gated: false,
-                accumulate: true,
-                aligned: 1,
-                input,
-            };
-            variants.push(matmul::variants(shape, mapping));
-            if format == TensorType::Q4_1 {
-                for (outputs, gated, aligned) in [(2, false, 4), (3, false, 1), (1, true, 1), (1, true, 4)] {
-                    let accumulate = false;
-                    variants.push(matmul::variants(
-                        matmul::Shape {
-                            outputs,
-                            gated,
-                            accumulate,
-                            aligned,
-                            input: matmul::Input::Buffer,
-                            ..shape
-                        },
-                        mapping,
-                    ));
-                }
-            }
-        }
-        for (num_heads, num_kv_heads, head_size, value_head_size) in [
-            (9, 3, 64, 64),
-            (1, 1, 1, 1),
-            (8, 1, 257, 257),
-            (5, 1, 6, 6),
-            (4, 2, 64, 32),
-            (4, 2, 7, 4),
-            (4, 2, 4, 7),
-        ] {
-            let shape = AttentionShape {
-                num_heads,
-                num_kv_heads,
-                head_size,
-                value_head_size,
-                block_size: 16,
-                scale: 1.0,
-                window: None,
-                cache_group: 0,
-            };
-            variants.push(attention::variants(shape, mapping));
-            if !mapping.is_software() {
-                variants.extend(attention::split_variants(shape, mapping));
-            }
-        }
-    }
-    variants.into_iter().flatten().map(|variant| variant.kernel).collect()
-}
-
-#[test]
-fn every_kernel_in_every_form_is_valid_wgsl() {
-    for kernel in every_kernel() {
-        let module = naga::front::wgsl::parse_str(&kernel.source)
-            .unwrap_or_else(|error| panic!("{}: {}", kernel.name, error.emit_to_string(&kernel.source)));
-        use naga::valid::Capabilities;
-        let capabilities = Capabilities::SUBGROUP | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
-        let flags = naga::valid::ValidationFlags::all();
-        let mut validator = naga::valid::Validator::new(flags, capabilities);
-        validator.subgroup_stages(naga::valid::ShaderStages::COMPUTE);
-        validator.subgroup_operations(naga::valid::SubgroupOperationSet::all());
-        validator
-            .validate(&module)
-            .unwrap_or_else(|error| panic!("{}: {}", kernel.name, error.emit_to_string(&kernel.source)));
-        let bound = module.global_variables.iter().filter(|(_, variable)| variable.binding.is_some());
-        assert_eq!(bound.count(), 3 + kernel.storage.len(), "{}: bindings", kernel.name);
-    }
 }

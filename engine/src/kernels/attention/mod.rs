@@ -105,8 +105,8 @@ fn in_tiles(
         _ => include_str!("dot_1.wgsl"),
     };
     let chunks = chunk_source(shape.head_size, shape.value_head_size);
-    let common = [&chunks, dot, reduce::source(mapping), include_str!("attend.wgsl")];
-    Kernel::new(name, storage, &constants, &[&common, parts].concat())
+    let reducing = reduce::source(mapping, &parts.concat());
+    Kernel::new(name, storage, &constants, &[&chunks, dot, include_str!("attend.wgsl"), &reducing])
 }
 
 /// Lengths of a head's keys and values, in chunks.

@@ -6,8 +6,9 @@
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
-    thread: Thread,
+    THREAD_PARAMETERS
 ) {
+    let thread = THREAD;
     let index = linear_workgroup(group, groups);
     let head_groups = params.num_heads / HEADS;
     let row = index / head_groups;

@@ -5,11 +5,22 @@
 
 use crate::device::wgpu::shader::Mapping;
 
-/// WGSL for a kernel with the constants `THREADS`, a power of two, and `VALUES`, numbers that are reduced at once. Its
-/// `main` takes a `thread: Thread`.
-pub(crate) fn source(mapping: Mapping) -> &'static str {
-    match mapping.has_subgroups() {
-        true => include_str!("subgroups.wgsl"),
-        false => include_str!("tree.wgsl"),
-    }
+/// WGSL for a kernel with the constants `THREADS`, a power of two, and `VALUES`, numbers that are reduced at once:
+/// `Thread` and the functions, and behind them `main`, where `THREAD_PARAMETERS` becomes what an entry point has to ask
+/// for and `THREAD` the thread it runs on.
+pub(crate) fn source(mapping: Mapping, main: &str) -> String {
+    let (functions, parameters, thread) = match mapping.has_subgroups() {
+        true => (
+            include_str!("subgroups.wgsl"),
+            "@builtin(local_invocation_index) local: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(num_subgroups) num_subgroups: u32,",
+            "Thread(local, subgroup, num_subgroups)",
+        ),
+        false => (include_str!("tree.wgsl"), "@builtin(local_invocation_index) local: u32,", "Thread(local)"),
+    };
+    format!(
+        "{functions}{}",
+        main.replace("THREAD_PARAMETERS", parameters).replace("= THREAD;", &format!("= {thread};"))
+    )
 }

@@ -3,9 +3,9 @@
 // two calls the kernel has a barrier.
 
 struct Thread {
-    @builtin(local_invocation_index) index: u32,
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(num_subgroups) num_subgroups: u32,
+    index: u32,
+    subgroup: u32,
+    num_subgroups: u32,
 }
 
 // Room for as many subgroups as there can be.

@@ -2,7 +2,7 @@
 // memory. Between two calls the kernel has a barrier.
 
 struct Thread {
-    @builtin(local_invocation_index) index: u32,
+    index: u32,
 }
 
 var<workgroup> partial: array<f32, VALUES * THREADS>;

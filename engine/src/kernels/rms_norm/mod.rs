@@ -15,7 +15,7 @@ pub(crate) fn variants(mapping: Mapping, runs: usize) -> Vec<Variant> {
         "rms_norm",
         &[Access::Write, Access::Read, Access::Write],
         &[("THREADS", threads), ("VALUES", 1)],
-        &[reduce::source(mapping), include_str!("rms_norm.wgsl")],
+        &[&reduce::source(mapping, include_str!("rms_norm.wgsl"))],
     );
     Variant::only(kernel, Work::Groups { per_rows: runs as u64, rows: 1 })
 }

@@ -17,8 +17,9 @@ struct Params {
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
-    thread: Thread,
+    THREAD_PARAMETERS
 ) {
+    let thread = THREAD;
     let index = linear_workgroup(group, groups);
     let row = index / params.runs;
     if (row >= row_count(params.logits)) {
