@@ -25,21 +25,26 @@ fn texts(answer: &Value) -> Vec<String> {
 
 #[tokio::test]
 async fn each_choice_is_the_answer_to_the_seed_behind_the_one_before() {
+    // So many that the answer is sent in several writes.
+    const TOKENS: u64 = 200;
     let server = serve_tiny().await;
     let client = server.client();
-    let answer = client.post(COMPLETIONS, &sampled(12, json!({"n": 3}))).await.json();
+    let answer = client.post(COMPLETIONS, &sampled(TOKENS, json!({"n": 3}))).await.json();
     let usage = &answer["usage"];
-    assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(40), &json!(36)));
+    assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(40), &json!(3 * TOKENS)));
     let mut alone = Vec::new();
     for seed in [7, 8, 9] {
-        let answer = client.post(COMPLETIONS, &sampled(12, json!({"seed": seed}))).await.json();
+        let answer = client.post(COMPLETIONS, &sampled(TOKENS, json!({"seed": seed}))).await.json();
         alone.extend(texts(&answer));
     }
     assert_eq!(texts(&answer), alone);
     assert!(alone[0] != alone[1] && alone[1] != alone[2], "{alone:?}");
 
-    let chunks =
-        client.stream(COMPLETIONS, &[], &sampled(12, json!({"n": 3, "stream": true}))).await.chunks().await;
+    let chunks = client
+        .stream(COMPLETIONS, &[], &sampled(TOKENS, json!({"n": 3, "stream": true})))
+        .await
+        .chunks()
+        .await;
     let mut streamed = vec![String::new(); 3];
     let mut reasons = vec![0; 3];
     let mut order = Vec::new();

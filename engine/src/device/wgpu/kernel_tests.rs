@@ -35,7 +35,7 @@ fn every_kernel() -> Vec<Kernel> {
         variants.extend(top_k::Stage::series(2 * top_k::CHUNK, kept).into_iter().map(top_k::Stage::variants));
     }
     for mapping in software.into_iter().chain(hardware) {
-        variants.push(rms_norm::variants(mapping, 3));
+        variants.extend([32, 33].map(|width| rms_norm::variants(mapping, width, 3)));
         for format in TensorType::ALL {
             variants.push(embed::variants(format, 64, mapping));
             let input = match mapping {

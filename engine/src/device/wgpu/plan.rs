@@ -356,7 +356,7 @@ impl Builder<'_> {
             OpKind::MatMul { .. } => unreachable!("drafted above"),
             OpKind::RmsNorm { input, weight, out, epsilon } => Draft::new(
                 rows(input),
-                rms_norm::variants(mapping, width(input) / columns(weight)),
+                rms_norm::variants(mapping, columns(weight), width(input) / columns(weight)),
                 rms_norm::params(columns(weight), width(input) / columns(weight), rows(input), epsilon),
                 vec![activation(input).into(), weights.vector(weight)?.into(), activation(out).into()],
             ),

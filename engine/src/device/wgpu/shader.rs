@@ -180,6 +180,16 @@ pub(crate) fn stride(width: usize) -> usize {
     width.next_multiple_of(32)
 }
 
+/// How many values of a run of this length are read at once.
+pub(crate) fn chunk(length: usize) -> usize {
+    if length.is_multiple_of(4) { 4 } else { 1 }
+}
+
+/// The WGSL type of so many.
+pub(crate) fn chunk_type(length: usize) -> &'static str {
+    if chunk(length) == 4 { "vec4<f32>" } else { "f32" }
+}
+
 /// 1 for a buffer with one row per wanted row of logits.
 pub(crate) fn logits_flag(rows: Rows) -> u32 {
     u32::from(rows == Rows::Logits)

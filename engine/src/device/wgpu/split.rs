@@ -14,6 +14,9 @@ use crate::kernels::attention::reference::AttentionShape;
 use crate::kernels::attention::{self, PARTITION, SPLIT_ROWS};
 use crate::program::{OpKind, Program, Rows};
 
+/// Most bytes of it, unless one row needs more.
+const MOST_BYTES: u64 = 64 << 20;
+
 /// Memory for what partitions give.
 pub(super) struct Split {
     sums: Buffer,
@@ -25,8 +28,8 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// `None` where pasts are never split: on software adapters, where no past is long enough, or without room for one
-    /// row.
+    /// `None` where pasts are never split: on software adapters, where no past is long enough, or if bindings have no
+    /// room for it.
     pub(super) fn new(
         gpu: &Gpu,
         program: &Program,
@@ -48,15 +51,15 @@ impl Split {
         }
         let widths = attention::split_widths(heads, program.value_head_size, partitions);
         let [sums_bytes, totals_bytes] = widths.map(|width| 4 * width as u64);
-        let fitting = options.max_binding / sums_bytes.max(totals_bytes);
-        let rows = SPLIT_ROWS.min(limits.max_tokens).min(fitting as usize);
-        if rows == 0 {
+        let largest = sums_bytes.max(totals_bytes);
+        let rows = (MOST_BYTES / largest).clamp(1, SPLIT_ROWS.min(limits.max_tokens) as u64);
+        if rows * largest > options.max_binding {
             return Ok(None);
         }
         Ok(Some(Split {
-            sums: gpu.storage("the sums of split attention", rows as u64 * sums_bytes, options)?,
-            totals: gpu.storage("the totals of split attention", rows as u64 * totals_bytes, options)?,
-            rows,
+            sums: gpu.storage("the sums of split attention", rows * sums_bytes, options)?,
+            totals: gpu.storage("the totals of split attention", rows * totals_bytes, options)?,
+            rows: rows as usize,
             partitions,
         }))
     }

@@ -4,7 +4,9 @@
 //! each [`PARTITION`] of positions as well, and a second dispatch that joins what they gave. Invariant: both ways give
 //! the same bits.
 
-use crate::device::wgpu::shader::{Access, Kernel, Mapping, Texel, Variant, Work, stride, unrolled};
+use crate::device::wgpu::shader::{
+    Access, Kernel, Mapping, Texel, Variant, Work, chunk, chunk_type, stride, unrolled,
+};
 use crate::kernels::reduce;
 
 pub mod reference;
@@ -143,11 +145,5 @@ pub(crate) fn params(shape: AttentionShape, partitions: usize) -> Vec<u32> {
 
 /// WGSL that names what is read at once of keys and of values, each of which come in runs of this length.
 pub(crate) fn chunk_source(keys: usize, values: usize) -> String {
-    let of = |length| if chunk(length) == 4 { "vec4<f32>" } else { "f32" };
-    format!("alias KeyChunk = {};\nalias ValueChunk = {};\n", of(keys), of(values))
-}
-
-/// How much of a run of this length is read at once.
-pub(crate) fn chunk(length: usize) -> usize {
-    if length.is_multiple_of(4) { 4 } else { 1 }
+    format!("alias KeyChunk = {};\nalias ValueChunk = {};\n", chunk_type(keys), chunk_type(values))
 }

@@ -1,6 +1,8 @@
 //! The `rms_norm` op: a workgroup for each row, or for each of the runs that a row is normed in.
 
-use crate::device::wgpu::shader::{Access, Kernel, Mapping, Variant, Work, logits_flag, stride};
+use crate::device::wgpu::shader::{
+    Access, Kernel, Mapping, Variant, Work, chunk, chunk_type, logits_flag, stride,
+};
 use crate::kernels::reduce;
 use crate::program::Rows;
 
@@ -8,14 +10,20 @@ pub mod reference;
 #[cfg(test)]
 mod tests;
 
-/// The dispatch. Binds the input, the weight as `f32` and the output, which may be the input.
-pub(crate) fn variants(mapping: Mapping, runs: usize) -> Vec<Variant> {
+/// The dispatch for rows of as many runs of this width. Binds the input, the weight as `f32` and the output, which may
+/// be the input.
+pub(crate) fn variants(mapping: Mapping, width: usize, runs: usize) -> Vec<Variant> {
     let threads = if mapping.is_software() { 8 } else { 128 };
+    let across = if chunk(width) == 4 { "(chunk.x + chunk.y) + (chunk.z + chunk.w)" } else { "chunk" };
+    let chunks = format!(
+        "alias Chunk = {};\nfn across(chunk: Chunk) -> f32 {{\n    return {across};\n}}\n",
+        chunk_type(width)
+    );
     let kernel = Kernel::new(
         "rms_norm",
         &[Access::Write, Access::Read, Access::Write],
-        &[("THREADS", threads), ("VALUES", 1)],
-        &[&reduce::source(mapping, include_str!("rms_norm.wgsl"))],
+        &[("THREADS", threads), ("VALUES", 1), ("CHUNK", chunk(width))],
+        &[&chunks, &reduce::source(mapping, include_str!("rms_norm.wgsl"))],
     );
     Variant::only(kernel, Work::Groups { per_rows: runs as u64, rows: 1 })
 }

@@ -1,4 +1,5 @@
-// One workgroup for each run of a row: the sum of squares over its threads, then the scaled run.
+// One workgroup for each run of a row: the sum of squares over its threads, then the scaled run. Values are read and
+// written in chunks of CHUNK.
 
 struct Params {
     width: u32,
@@ -9,9 +10,9 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(3) var<storage, read_write> input: array<f32>;
-@group(0) @binding(4) var<storage, read> weight: array<f32>;
-@group(0) @binding(5) var<storage, read_write> out: array<f32>;
+@group(0) @binding(3) var<storage, read_write> input: array<Chunk>;
+@group(0) @binding(4) var<storage, read> weight: array<Chunk>;
+@group(0) @binding(5) var<storage, read_write> out: array<Chunk>;
 
 @compute @workgroup_size(THREADS)
 fn main(
@@ -25,15 +26,16 @@ fn main(
     if (row >= row_count(params.logits)) {
         return;
     }
-    let start = row * params.stride + index % params.runs * params.width;
-    var sum = 0.0;
-    for (var i = thread.index; i < params.width; i += THREADS) {
+    let start = (row * params.stride + index % params.runs * params.width) / CHUNK;
+    let count = params.width / CHUNK;
+    var sum = Chunk();
+    for (var i = thread.index; i < count; i += THREADS) {
         let value = input[start + i];
         sum = fma(value, value, sum);
     }
-    let squares = workgroup_sum(thread, array<f32, VALUES>(sum))[0];
+    let squares = workgroup_sum(thread, array<f32, VALUES>(across(sum)))[0];
     let scale = 1.0 / sqrt(squares / f32(params.width) + params.epsilon);
-    for (var i = thread.index; i < params.width; i += THREADS) {
+    for (var i = thread.index; i < count; i += THREADS) {
         out[start + i] = input[start + i] * scale * weight[i];
     }
 }

@@ -1,7 +1,7 @@
 //! The `store_kv` op: a thread for each chunk of a row; alone, or in one with the `rope`s of queries and keys.
 
-use crate::device::wgpu::shader::{Access, ELEMENTS, Kernel, Variant, Work, stride};
-use crate::kernels::attention::{chunk, chunk_source};
+use crate::device::wgpu::shader::{Access, ELEMENTS, Kernel, Variant, Work, chunk, stride};
+use crate::kernels::attention::chunk_source;
 
 pub mod reference;
 #[cfg(test)]
