@@ -63,8 +63,8 @@ pub enum ClientError {
         /// Most bytes accepted.
         limit: usize,
     },
-    /// The answer is no JSON, or the request cannot be written as such.
-    #[error("no JSON: {0}")]
+    /// The answer is no JSON. (Requests are plain data, which can always be written as JSON.)
+    #[error("the server's answer is no JSON: {0}")]
     Json(#[from] serde_json::Error),
     /// Nothing came for [`IDLE_TIMEOUT`].
     #[error("the server was silent for {} s", .0.as_secs())]

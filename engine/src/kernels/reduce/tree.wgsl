@@ -8,10 +8,7 @@ struct Thread {
 var<workgroup> partial: array<f32, VALUES * THREADS>;
 
 fn workgroup_max(thread: Thread, own: array<f32, VALUES>) -> array<f32, VALUES> {
-    for (var v = 0u; v < VALUES; v++) {
-        partial[v * THREADS + thread.index] = own[v];
-    }
-    workgroupBarrier();
+    share(thread, own);
     for (var half = THREADS / 2u; half > 0u; half /= 2u) {
         if (thread.index < half) {
             for (var v = 0u; v < VALUES; v++) {
@@ -25,10 +22,7 @@ fn workgroup_max(thread: Thread, own: array<f32, VALUES>) -> array<f32, VALUES> 
 }
 
 fn workgroup_sum(thread: Thread, own: array<f32, VALUES>) -> array<f32, VALUES> {
-    for (var v = 0u; v < VALUES; v++) {
-        partial[v * THREADS + thread.index] = own[v];
-    }
-    workgroupBarrier();
+    share(thread, own);
     for (var half = THREADS / 2u; half > 0u; half /= 2u) {
         if (thread.index < half) {
             for (var v = 0u; v < VALUES; v++) {
@@ -39,6 +33,13 @@ fn workgroup_sum(thread: Thread, own: array<f32, VALUES>) -> array<f32, VALUES> 
         workgroupBarrier();
     }
     return reduced();
+}
+
+fn share(thread: Thread, own: array<f32, VALUES>) {
+    for (var v = 0u; v < VALUES; v++) {
+        partial[v * THREADS + thread.index] = own[v];
+    }
+    workgroupBarrier();
 }
 
 fn reduced() -> array<f32, VALUES> {
