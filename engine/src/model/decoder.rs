@@ -18,6 +18,8 @@ pub(super) struct Decoder<'a> {
     program: ProgramBuilder<'a>,
     pub(super) settings: Settings,
     pub(super) buffers: Buffers,
+    /// A product that is normed before it is added, if layers have any.
+    projected: Option<BufferId>,
     embedding: WeightId,
     vocabulary: usize,
 }
@@ -83,7 +85,7 @@ impl<'a> Decoder<'a> {
         let embedding = program.matrix("token_embd.weight", vocabulary, settings.width);
         let scale = scale(&settings);
         program.op("embed", OpKind::Embed { table: embedding, out: buffers.hidden, scale });
-        Ok(Decoder { program, settings, buffers, embedding, vocabulary })
+        Ok(Decoder { program, settings, buffers, projected: None, embedding, vocabulary })
     }
 
     /// Whether the file has a tensor.
@@ -103,6 +105,11 @@ impl<'a> Decoder<'a> {
         Attention { style, rotation, scale, window }
     }
 
+    fn projected(&mut self) -> BufferId {
+        let width = self.settings.width;
+        *self.projected.get_or_insert_with(|| self.program.buffer("projected", Rows::Tokens, width))
+    }
+
     /// A layer to add ops to.
     pub(super) fn layer(&mut self, index: usize) -> Layer<'_, 'a> {
         Layer { decoder: self, index }
@@ -111,7 +118,7 @@ impl<'a> Decoder<'a> {
     /// Ends with the norm and the output matrix, over the rows whose logits are wanted: that matrix is the
     /// largest of all. Without one of its own the output uses the embedding's.
     pub(super) fn finish(self) -> Built {
-        let Decoder { mut program, settings, buffers, embedding, vocabulary } = self;
+        let Decoder { mut program, settings, buffers, embedding, vocabulary, .. } = self;
         let Settings { width, epsilon, .. } = settings;
         let last_hidden = program.buffer("last_hidden", Rows::Logits, width);
         let last_normed = program.buffer("last_normed", Rows::Logits, width);
@@ -214,14 +221,14 @@ impl Layer<'_, '_> {
     /// and of the addition, and is that of the norm's tensor.
     pub(super) fn normed_residual(&mut self, op: &str, tensor: &str, input: BufferId, name: &str) {
         let Settings { width, epsilon, .. } = self.decoder.settings;
-        // What was normed for the products before has served its purpose.
-        let Buffers { hidden, normed, .. } = self.decoder.buffers;
+        let hidden = self.decoder.buffers.hidden;
+        let out = self.decoder.projected();
         let columns = self.decoder.program.width(input);
         let weight = self.decoder.program.matrix(&self.tensor(tensor, "weight"), width, columns);
-        self.op(op, OpKind::MatMul { input, weight, out: normed, accumulate: false });
+        self.op(op, OpKind::MatMul { input, weight, out, accumulate: false });
         let weight = self.decoder.program.vector(&self.tensor(name, "weight"), width);
-        self.op(name, OpKind::RmsNorm { input: normed, weight, out: normed, epsilon });
-        self.op(&format!("{name}_residual"), OpKind::Add { input: normed, out: hidden });
+        self.op(name, OpKind::RmsNorm { input: out, weight, out, epsilon });
+        self.op(&format!("{name}_residual"), OpKind::Add { input: out, out: hidden });
     }
 
     /// A product that is added to the residual stream.

@@ -1,5 +1,9 @@
-//! A step whose ops are timed: a compute pass for each group of ops that one dispatch computes, with a timestamp at
-//! either end, read back in the same wait as the logits. Picking candidates is no op, and not timed.
+//! A step whose ops are timed, each group of ops that one dispatch computes by itself. Picking candidates is no op, and
+//! not timed.
+//!
+//! On GPUs a group has a compute pass with a timestamp at either end, read back in the same wait as the logits. On
+//! software adapters it is submitted and waited for: their timestamps are taken by threads of their own, which wait for
+//! a core as everybody else, so that the end of an op can be stamped when the next one has ended.
 //!
 //! It leaves everything else to the plain step, and runs only for steps that somebody wants to look into.
 
@@ -10,8 +14,15 @@ use wgpu::BufferUsages;
 use super::gpu::{Gpu, Options};
 use super::{Batch, DeviceError, ExecuteDetail, ExecuteTimes, WgpuDevice};
 
+/// How ops are timed.
+pub(super) enum OpClock {
+    Stamps(Stamps),
+    /// By the host's clock, one after the other.
+    Host,
+}
+
 /// Timestamps of every op.
-pub(super) struct OpClock {
+pub(super) struct Stamps {
     queries: wgpu::QuerySet,
     resolved: wgpu::Buffer,
     readback: wgpu::Buffer,
@@ -26,7 +37,13 @@ impl OpClock {
     /// `None` if the device has no timestamps, or fewer than this many ops need.
     pub(super) fn new(gpu: &Gpu, ops: usize, options: Options) -> Result<Option<OpClock>, DeviceError> {
         let count = 2 * ops as u64;
-        if !options.timestamps || count == 0 || count > u64::from(wgpu::QUERY_SET_MAX_QUERIES) {
+        if !options.timestamps || count == 0 {
+            return Ok(None);
+        }
+        if options.mapping.is_software() {
+            return Ok(Some(OpClock::Host));
+        }
+        if count > u64::from(wgpu::QUERY_SET_MAX_QUERIES) {
             return Ok(None);
         }
         let queries = gpu.device.create_query_set(&wgpu::QuerySetDescriptor {
@@ -39,9 +56,11 @@ impl OpClock {
         let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
         let readback = gpu.buffer("timestamps of ops on the host", TICK * count, usage)?;
         let period = f64::from(gpu.queue.get_timestamp_period());
-        Ok(Some(OpClock { queries, resolved, readback, period }))
+        Ok(Some(OpClock::Stamps(Stamps { queries, resolved, readback, period })))
     }
+}
 
+impl Stamps {
     fn writes(&self, op: u32) -> wgpu::ComputePassTimestampWrites<'_> {
         wgpu::ComputePassTimestampWrites {
             query_set: &self.queries,
@@ -67,6 +86,51 @@ impl WgpuDevice {
         if !self.lay_out(batch, logits)? {
             return Ok(ExecuteTimes::default());
         }
+        match clock {
+            OpClock::Stamps(stamps) => self.execute_stamped(stamps, batch, logits, detail),
+            OpClock::Host => self.execute_in_turn(batch, logits, detail),
+        }
+    }
+
+    fn execute_in_turn(
+        &mut self,
+        batch: &Batch,
+        logits: &mut Vec<f32>,
+        detail: &mut ExecuteDetail,
+    ) -> Result<ExecuteTimes, DeviceError> {
+        let (extent, shape) = (self.plan.extent(batch), batch.shape(self.program.window()));
+        let encoder = self.begin()?;
+        self.gpu.queue.submit([encoder.finish()]);
+        self.gpu.wait()?;
+        let started = Instant::now();
+        let mut ended = started;
+        for (group, dispatches) in self.plan.groups(extent.logits_rows) {
+            let begun = ended;
+            let mut encoder = self.encoder();
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            for dispatch in dispatches {
+                dispatch.record(&mut pass, extent)?;
+            }
+            drop(pass);
+            self.gpu.queue.submit([encoder.finish()]);
+            self.gpu.wait()?;
+            ended = Instant::now();
+            detail.push(&self.program, group, shape, begun, ended - begun);
+        }
+        detail.forward = Some((started, ended));
+        self.submit(self.encoder(), batch)?;
+        self.gpu.wait()?;
+        self.read(batch, logits)?;
+        Ok(ExecuteTimes { forward: Some(ended - started) })
+    }
+
+    fn execute_stamped(
+        &mut self,
+        clock: &Stamps,
+        batch: &Batch,
+        logits: &mut Vec<f32>,
+        detail: &mut ExecuteDetail,
+    ) -> Result<ExecuteTimes, DeviceError> {
         let extent = self.plan.extent(batch);
         let mut encoder = self.begin()?;
         let mut ops = Vec::with_capacity(self.program.ops.len());
@@ -101,21 +165,10 @@ impl WgpuDevice {
         // The two clocks have no common zero: the pass ended at the latest when the host saw it end.
         let started = completed.checked_sub(forward).map_or(handed_over, |started| started.max(handed_over));
         detail.forward = Some((started, (started + forward).min(completed)));
-        // Mesa's software adapters take the first stamp of a pass when they take its last; but their passes run one
-        // after the other, so each begins where the one before it ended.
-        let in_turn = self.gpu.options().mapping.is_software();
-        let mut ended = first;
         for (group, ends) in ops.into_iter().zip(ticks.chunks_exact(2)) {
-            let begun = if in_turn { ended } else { ends[0] };
-            ended = ends[1];
-            let at = started + clock.between(first, begun);
-            detail.push(
-                &self.program,
-                group,
-                batch.shape(self.program.window()),
-                at,
-                clock.between(begun, ended),
-            );
+            let at = started + clock.between(first, ends[0]);
+            let shape = batch.shape(self.program.window());
+            detail.push(&self.program, group, shape, at, clock.between(ends[0], ends[1]));
         }
         drop(view);
         clock.readback.unmap();

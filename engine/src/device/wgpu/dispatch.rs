@@ -10,13 +10,11 @@ use std::num::NonZeroU64;
 
 use wgpu::{BindGroup, Buffer, ComputePass, ComputePipeline};
 
-use super::gpu::{Gpu, Options};
-use super::plan::Cache;
+use super::gpu::{Array, Gpu, Options};
 use super::shader::{Access, Variant, Work, fold};
 use super::step::HEADER_WORDS;
-use super::weights::{Packed, uniform};
+use super::weights::uniform;
 use crate::device::{DeviceError, DeviceLimits};
-use crate::kernels::matmul;
 use crate::program::Rows;
 
 /// Ready to be recorded.
@@ -25,20 +23,9 @@ pub(super) struct Dispatch {
     pub(super) rows: Rows,
     when: When,
     bind_group: BindGroup,
-    windows: Option<Windows>,
     /// By rising number of rows.
     variants: Vec<(u64, ComputePipeline, Work)>,
     max_workgroups: u32,
-}
-
-/// An input that is seen through windows: every so many rows are a dispatch of their own.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Windows {
-    pub(super) rows: usize,
-    /// Bytes from one window's parameters to the next's.
-    pub(super) params_stride: usize,
-    /// Bytes of the input from one window to the next.
-    pub(super) input_stride: usize,
 }
 
 /// How large a step is.
@@ -79,7 +66,6 @@ pub(super) struct Draft {
     pub(super) when: When,
     pub(super) variants: Vec<Variant>,
     pub(super) params: Vec<u32>,
-    pub(super) windows: Option<Windows>,
     /// For the bindings from 3 on.
     pub(super) bound: Vec<Bound>,
 }
@@ -87,8 +73,6 @@ pub(super) struct Draft {
 /// What is bound to a kernel's storage binding.
 pub(super) enum Bound {
     Buffer(Buffer),
-    /// This many bytes of it, from a place that the dispatch sets.
-    Window(Buffer, usize),
     Texels(wgpu::TextureView),
 }
 
@@ -98,28 +82,19 @@ impl From<Buffer> for Bound {
     }
 }
 
-impl From<&Packed> for Bound {
-    fn from(packed: &Packed) -> Bound {
-        match packed {
-            Packed::Buffer(buffer) => Bound::Buffer(buffer.clone()),
-            Packed::Texels(texture) => Bound::Texels(texture.create_view(&Default::default())),
-        }
-    }
-}
-
-impl From<&Cache> for Bound {
-    fn from(cache: &Cache) -> Bound {
-        match cache {
-            Cache::Buffer(buffer) => Bound::Buffer(buffer.clone()),
-            Cache::Texels(texture) => Bound::Texels(texture.create_view(&Default::default())),
+impl From<&Array> for Bound {
+    fn from(array: &Array) -> Bound {
+        match array {
+            Array::Buffer(buffer) => Bound::Buffer(buffer.clone()),
+            Array::Texels(texture) => Bound::Texels(texture.create_view(&Default::default())),
         }
     }
 }
 
 impl Draft {
-    /// For all steps, and without windows.
+    /// For all steps.
     pub(super) fn new(rows: Rows, variants: Vec<Variant>, params: Vec<u32>, bound: Vec<Bound>) -> Draft {
-        Draft { rows, when: When::Always, variants, params, windows: None, bound }
+        Draft { rows, when: When::Always, variants, params, bound }
     }
 
     /// Makes bind group and pipelines. `step` is the buffer of the step's words, `name` for labels and messages.
@@ -132,23 +107,16 @@ impl Draft {
         options: Options,
     ) -> Result<Dispatch, DeviceError> {
         let params = uniform(gpu, name, &self.params)?;
-        let params_bytes = match self.windows {
-            None => params.size(),
-            Some(_) => 4 * matmul::PARAMS as u64,
-        };
-        let part_of = |buffer, bytes| {
-            let size = NonZeroU64::new(bytes);
-            wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: 0, size })
-        };
+        let size = NonZeroU64::new(4 * HEADER_WORDS as u64);
+        let header = wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: step, offset: 0, size });
         let mut entries = vec![
-            wgpu::BindGroupEntry { binding: 0, resource: part_of(&params, params_bytes) },
-            wgpu::BindGroupEntry { binding: 1, resource: part_of(step, 4 * HEADER_WORDS as u64) },
+            wgpu::BindGroupEntry { binding: 0, resource: params.as_entire_binding() },
+            wgpu::BindGroupEntry { binding: 1, resource: header },
             wgpu::BindGroupEntry { binding: 2, resource: step.as_entire_binding() },
         ];
         for (binding, bound) in (3..).zip(&self.bound) {
             let resource = match bound {
                 Bound::Buffer(buffer) => buffer.as_entire_binding(),
-                Bound::Window(buffer, bytes) => part_of(buffer, *bytes as u64),
                 Bound::Texels(view) => wgpu::BindingResource::TextureView(view),
             };
             entries.push(wgpu::BindGroupEntry { binding, resource });
@@ -161,8 +129,7 @@ impl Draft {
             entries: &entries,
         });
         let mut variants = Vec::with_capacity(self.variants.len());
-        let at_once = self.windows.map_or(u64::MAX, |windows| windows.rows as u64);
-        let capacity = row_capacity(self.rows, limits).min(at_once);
+        let capacity = row_capacity(self.rows, limits);
         for (index, variant) in self.variants.iter().enumerate() {
             let next = self.variants.get(index + 1).map_or(u64::MAX, |next| next.min_rows - 1);
             folded(name, variant.work.workgroups(capacity.min(next)), options.max_workgroups)?;
@@ -174,7 +141,6 @@ impl Draft {
             rows: self.rows,
             when: self.when,
             bind_group,
-            windows: self.windows,
             variants,
             max_workgroups: options.max_workgroups,
         })
@@ -185,27 +151,20 @@ impl Dispatch {
     /// Records what a step needs.
     pub(super) fn record(&self, pass: &mut ComputePass<'_>, extent: Extent) -> Result<(), DeviceError> {
         let rows = match self.rows {
-            Rows::Tokens => extent.tokens,
-            Rows::Logits => extent.logits_rows,
+            Rows::Tokens => extent.tokens as u64,
+            Rows::Logits => extent.logits_rows as u64,
         };
         let times = self.when.times(extent.partitions);
         if times == 0 {
             return Ok(());
         }
-        let at_once = self.windows.map_or(usize::MAX, |windows| windows.rows);
-        for window in 0..rows.div_ceil(at_once) {
-            let rows = (rows - window * at_once).min(at_once) as u64;
-            let variant = self.variants.iter().rev().find(|(min_rows, ..)| *min_rows <= rows);
-            let Some((_, pipeline, work)) = variant else { continue };
+        let variant = self.variants.iter().rev().find(|(min_rows, ..)| *min_rows <= rows);
+        if rows > 0
+            && let Some((_, pipeline, work)) = variant
+        {
             let (x, y) = folded(&self.name, work.workgroups(rows), self.max_workgroups)?;
             pass.set_pipeline(pipeline);
-            match self.windows {
-                None => pass.set_bind_group(0, &self.bind_group, &[]),
-                Some(Windows { params_stride, input_stride, .. }) => {
-                    let offsets = [window * params_stride, window * input_stride];
-                    pass.set_bind_group(0, &self.bind_group, &offsets.map(|offset| offset as u32));
-                }
-            }
+            pass.set_bind_group(0, &self.bind_group, &[]);
             pass.dispatch_workgroups(x, y, times);
         }
         Ok(())
@@ -213,8 +172,7 @@ impl Dispatch {
 
     /// Records one workgroup of every variant.
     pub(super) fn record_warm_up(&self, pass: &mut ComputePass<'_>) {
-        let offsets: &[u32] = if self.windows.is_some() { &[0, 0] } else { &[] };
-        pass.set_bind_group(0, &self.bind_group, offsets);
+        pass.set_bind_group(0, &self.bind_group, &[]);
         for (_, pipeline, _) in &self.variants {
             pass.set_pipeline(pipeline);
             pass.dispatch_workgroups(1, 1, 1);

@@ -27,14 +27,34 @@ pub(crate) struct Options {
     pub(crate) max_workgroups: u32,
     /// Most rows of texels in a texture.
     pub(crate) max_texel_rows: u32,
-    /// Bytes of a window onto a buffer.
-    pub(crate) window: usize,
     /// Measure the forward pass.
     pub(crate) timestamps: bool,
 }
 
-/// Bytes of a window where the adapter allows as many: what a row group of a wide product reads and more.
-const WINDOW: u64 = 64 << 10;
+/// Values on the device.
+#[derive(Clone)]
+pub(super) enum Array {
+    Buffer(wgpu::Buffer),
+    Texels(wgpu::Texture),
+}
+
+impl Array {
+    /// Whether it is a texture.
+    pub(super) fn is_texels(&self) -> bool {
+        matches!(self, Array::Texels(_))
+    }
+
+    /// The buffer of what is none.
+    ///
+    /// # Panics
+    /// It is a texture.
+    pub(super) fn buffer(&self) -> &wgpu::Buffer {
+        match self {
+            Array::Buffer(buffer) => buffer,
+            Array::Texels(_) => unreachable!("nothing but a product reads a texture"),
+        }
+    }
+}
 
 /// An open wgpu device.
 pub(super) struct Gpu {
@@ -131,7 +151,6 @@ impl Gpu {
             max_binding: self.limits.max_storage_buffer_binding_size.min(u64::from(u32::MAX)) / 4 * 4,
             max_workgroups: self.limits.max_compute_workgroups_per_dimension,
             max_texel_rows: self.limits.max_texture_dimension_2d,
-            window: self.limits.max_uniform_buffer_binding_size.min(WINDOW) as usize / 16 * 16,
             timestamps: self.features.contains(Features::TIMESTAMP_QUERY),
         }
     }
@@ -160,31 +179,6 @@ impl Gpu {
     ) -> Result<wgpu::Buffer, DeviceError> {
         let usage = BufferUsages::STORAGE | BufferUsages::COPY_DST | BufferUsages::COPY_SRC;
         self.bound(what, bytes, usage, options)
-    }
-
-    /// A storage buffer whose every row can be the start of a window.
-    pub(super) fn activation(
-        &self,
-        what: &str,
-        bytes: u64,
-        options: Options,
-    ) -> Result<wgpu::Buffer, DeviceError> {
-        if !options.mapping.is_software() {
-            return self.storage(what, bytes, options);
-        }
-        let window = options.window as u64;
-        let allowed =
-            options.max_binding.min(self.limits.max_storage_buffer_binding_size.saturating_sub(window));
-        if bytes > allowed {
-            return Err(DeviceError::Limit {
-                what: what.to_owned(),
-                needed: bytes,
-                allowed,
-                unit: "bytes in one binding",
-            });
-        }
-        let usage = BufferUsages::STORAGE | BufferUsages::UNIFORM;
-        self.buffer(what, bytes + window, usage | BufferUsages::COPY_DST | BufferUsages::COPY_SRC)
     }
 
     /// A buffer of zeros that kernels bind.
@@ -223,9 +217,19 @@ impl Gpu {
                 unit: "rows of texels in one texture",
             });
         }
+        self.texture(what, [TEXELS_PER_ROW, rows as u32], texel)
+    }
+
+    /// A texture of zeros with so many texels in a row, and so many rows.
+    pub(super) fn texture(
+        &self,
+        what: &str,
+        [width, height]: [u32; 2],
+        texel: Texel,
+    ) -> Result<wgpu::Texture, DeviceError> {
         let texture = self.device.create_texture(&wgpu::TextureDescriptor {
             label: Some(what),
-            size: wgpu::Extent3d { width: TEXELS_PER_ROW, height: rows as u32, depth_or_array_layers: 1 },
+            size: wgpu::Extent3d { width, height, depth_or_array_layers: 1 },
             mip_level_count: 1,
             sample_count: 1,
             dimension: wgpu::TextureDimension::D2,
@@ -243,7 +247,7 @@ impl Gpu {
 
     /// Writes whole rows of texels, from this row on.
     pub(super) fn write_texels(&self, texture: &wgpu::Texture, first_row: u32, bytes: &[u8]) {
-        let row_bytes = TEXELS_PER_ROW * TEXEL_BYTES as u32;
+        let row_bytes = texture.width() * TEXEL_BYTES as u32;
         let rows = bytes.len() as u32 / row_bytes;
         let to = wgpu::TexelCopyTextureInfo {
             texture,
@@ -256,7 +260,7 @@ impl Gpu {
             bytes_per_row: Some(row_bytes),
             rows_per_image: Some(rows),
         };
-        let size = wgpu::Extent3d { width: TEXELS_PER_ROW, height: rows, depth_or_array_layers: 1 };
+        let size = wgpu::Extent3d { width: texture.width(), height: rows, depth_or_array_layers: 1 };
         self.queue.write_texture(to, bytes, layout, size);
     }
 
@@ -332,9 +336,9 @@ impl Gpu {
             ty,
             count: None,
         };
-        let buffer = |ty: wgpu::BufferBindingType, has_dynamic_offset: bool| wgpu::BindingType::Buffer {
+        let buffer = |ty: wgpu::BufferBindingType| wgpu::BindingType::Buffer {
             ty,
-            has_dynamic_offset,
+            has_dynamic_offset: false,
             min_binding_size: None,
         };
         let texture = |access: wgpu::StorageTextureAccess, texel: Texel| wgpu::BindingType::StorageTexture {
@@ -344,17 +348,12 @@ impl Gpu {
         };
         let uniform = wgpu::BufferBindingType::Uniform;
         let read_only = |read_only: bool| wgpu::BufferBindingType::Storage { read_only };
-        let mut entries = vec![
-            // Every window has parameters of its own.
-            entry(0, buffer(uniform, storage.contains(&Access::Window))),
-            entry(1, buffer(uniform, false)),
-            entry(2, buffer(read_only(true), false)),
-        ];
+        let mut entries =
+            vec![entry(0, buffer(uniform)), entry(1, buffer(uniform)), entry(2, buffer(read_only(true)))];
         for (index, access) in storage.iter().enumerate() {
             let ty = match access {
-                Access::Read => buffer(read_only(true), false),
-                Access::Write => buffer(read_only(false), false),
-                Access::Window => buffer(uniform, true),
+                Access::Read => buffer(read_only(true)),
+                Access::Write => buffer(read_only(false)),
                 Access::Texels(texel) => texture(wgpu::StorageTextureAccess::ReadOnly, *texel),
                 Access::WriteTexels => texture(wgpu::StorageTextureAccess::WriteOnly, Texel::Floats),
             };
@@ -362,11 +361,6 @@ impl Gpu {
         }
         self.device
             .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries })
-    }
-
-    /// Bytes between the parameters of two windows.
-    pub(super) fn params_stride(&self) -> usize {
-        self.limits.min_uniform_buffer_offset_alignment.max(64) as usize
     }
 }
 

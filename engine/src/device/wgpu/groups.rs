@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::shader::Mapping;
 use crate::kernels::matmul::MAX_OUTPUTS;
-use crate::program::{Activation, BufferId, OpKind, Program, WeightId};
+use crate::program::{BufferId, OpKind, Program, WeightId};
 
 /// Neighbouring ops and how they are computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ fn joined(program: &Program, first: usize) -> usize {
     for op in program.ops[first..].iter().take(MAX_OUTPUTS) {
         let OpKind::MatMul { input, weight, out, accumulate: false } = op.kind else { break };
         let of = (input, program.weights[weight.0].format, program.weights[weight.0].columns);
-        if *shared.get_or_insert(of) != of || outs.contains(&out) || uses(program, weight) > 1 {
+        if *shared.get_or_insert(of) != of || outs.contains(&out) || products_of(program, weight) > 1 {
             break;
         }
         outs.push(out);
@@ -73,7 +73,7 @@ fn is_gated(program: &Program, first: usize) -> bool {
     let [
         OpKind::MatMul { out: one, .. },
         OpKind::MatMul { out: other, .. },
-        OpKind::GateMul { activation: Activation::Silu, gate, up, out },
+        OpKind::GateMul { gate, up, out, .. },
     ] = kinds[..]
     else {
         return false;
@@ -108,7 +108,7 @@ fn kinds(program: &Program, first: usize) -> Vec<OpKind> {
     program.ops[first..].iter().take(3).map(|op| op.kind.clone()).collect()
 }
 
-fn uses(program: &Program, weight: WeightId) -> usize {
+fn products_of(program: &Program, weight: WeightId) -> usize {
     let uses = |kind: &OpKind| match *kind {
         OpKind::Embed { table, .. } => table == weight,
         OpKind::MatMul { weight: id, .. } | OpKind::RmsNorm { weight: id, .. } => id == weight,
@@ -117,26 +117,29 @@ fn uses(program: &Program, weight: WeightId) -> usize {
     program.ops.iter().filter(|op| uses(&op.kind)).count()
 }
 
+/// What an op reads, and what it writes without reading it.
+pub(super) fn uses(kind: &OpKind) -> (Vec<BufferId>, Option<BufferId>) {
+    match *kind {
+        OpKind::Embed { out, .. } => (vec![], Some(out)),
+        OpKind::RmsNorm { input, out, .. } | OpKind::GatherRows { input, out } => (vec![input], Some(out)),
+        OpKind::MatMul { input, out, accumulate: false, .. } => (vec![input], Some(out)),
+        OpKind::MatMul { input, out, .. } => (vec![input, out], None),
+        OpKind::AddBias { buffer, .. } | OpKind::Rope { buffer, .. } => (vec![buffer], None),
+        OpKind::StoreKv { key, value, .. } => (vec![key, value], None),
+        OpKind::Attention { query, out, .. } => (vec![query], Some(out)),
+        OpKind::GateMul { gate, up, out, .. } => (vec![gate, up], Some(out)),
+        OpKind::Add { input, out } => (vec![input, out], None),
+    }
+}
+
 /// Whether nobody reads from the op `from` on what is in the buffer now.
 fn is_dead(program: &Program, from: usize, buffer: BufferId) -> bool {
     for op in &program.ops[from..] {
-        let (reads, writes): (Vec<BufferId>, Option<BufferId>) = match op.kind {
-            OpKind::Embed { out, .. } => (vec![], Some(out)),
-            OpKind::RmsNorm { input, out, .. } | OpKind::GatherRows { input, out } => {
-                (vec![input], Some(out))
-            }
-            OpKind::MatMul { input, out, accumulate: false, .. } => (vec![input], Some(out)),
-            OpKind::MatMul { input, out, .. } => (vec![input, out], None),
-            OpKind::AddBias { buffer, .. } | OpKind::Rope { buffer, .. } => (vec![buffer], None),
-            OpKind::StoreKv { key, value, .. } => (vec![key, value], None),
-            OpKind::Attention { query, out, .. } => (vec![query], Some(out)),
-            OpKind::GateMul { gate, up, out, .. } => (vec![gate, up], Some(out)),
-            OpKind::Add { input, out } => (vec![input, out], None),
-        };
-        if reads.contains(&buffer) {
+        let (read, written) = uses(&op.kind);
+        if read.contains(&buffer) {
             return false;
         }
-        if writes == Some(buffer) {
+        if written == Some(buffer) {
             return true;
         }
     }

@@ -24,6 +24,7 @@ fn every_kernel() -> Vec<Kernel> {
         store_kv::rope_variants(12, [32, 32], false),
         store_kv::rope_variants(12, [32, 33], false),
         store_kv::rope_variants(12, [32, 16], true),
+        rms_norm::variants(Mapping::Software { shuffle: true }, 32, 3, true),
         gate_mul::variants(Activation::Silu, 33),
         gate_mul::variants(Activation::Gelu, 33),
         add::variants(33),
@@ -35,37 +36,31 @@ fn every_kernel() -> Vec<Kernel> {
         variants.extend(top_k::Stage::series(2 * top_k::CHUNK, kept).into_iter().map(top_k::Stage::variants));
     }
     for mapping in software.into_iter().chain(hardware) {
-        variants.extend([32, 33].map(|width| rms_norm::variants(mapping, width, 3)));
+        variants.extend([32, 33].map(|width| rms_norm::variants(mapping, width, 3, false)));
         for format in TensorType::ALL {
             variants.push(embed::variants(format, 64, mapping));
-            let input = match mapping {
-                Mapping::Hardware { .. } => matmul::Input::Buffer,
-                Mapping::Software { .. } => matmul::Input::Window(1 << 16),
-            };
             let shape = matmul::Shape {
                 format,
                 features: 65,
                 outputs: 1,
-                gated: false,
+                gated: None,
                 accumulate: true,
                 aligned: 1,
-                input,
+                input_in_texels: mapping == Mapping::Software { shuffle: true },
+                output_in_texels: false,
             };
             variants.push(matmul::variants(shape, mapping));
             if format == TensorType::Q4_1 {
-                for (outputs, gated, aligned) in [(2, false, 4), (3, false, 1), (1, true, 1), (1, true, 4)] {
-                    let accumulate = false;
-                    variants.push(matmul::variants(
-                        matmul::Shape {
-                            outputs,
-                            gated,
-                            accumulate,
-                            aligned,
-                            input: matmul::Input::Buffer,
-                            ..shape
-                        },
-                        mapping,
-                    ));
+                let (silu, gelu) = (Some(Activation::Silu), Some(Activation::Gelu));
+                for (outputs, gated, aligned) in [(2, None, 4), (3, None, 1), (1, silu, 1), (1, gelu, 4)] {
+                    let shape = matmul::Shape { outputs, gated, accumulate: false, aligned, ..shape };
+                    variants.push(matmul::variants(shape, mapping));
+                    variants
+                        .push(matmul::variants(matmul::Shape { input_in_texels: false, ..shape }, mapping));
+                    if shape.input_in_texels && gated.is_some() && aligned == 4 {
+                        let shape = matmul::Shape { output_in_texels: true, ..shape };
+                        variants.push(matmul::variants(shape, mapping));
+                    }
                 }
             }
         }
@@ -88,7 +83,10 @@ fn every_kernel() -> Vec<Kernel> {
                 window: None,
                 cache_group: 0,
             };
-            variants.push(attention::variants(shape, mapping));
+            variants.push(attention::variants(shape, mapping, false));
+            if attention::cache_in_texels(mapping, head_size, value_head_size) {
+                variants.push(attention::variants(shape, mapping, true));
+            }
             if !mapping.is_software() {
                 variants.extend(attention::split_variants(shape, mapping));
             }

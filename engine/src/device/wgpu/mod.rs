@@ -44,6 +44,7 @@ mod step;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod texels;
 mod weights;
 
 /// Bytes before the logits in what is read back: the two timestamps, filled up to a copy's alignment.
@@ -193,11 +194,15 @@ impl WgpuDevice {
 
     /// Runs everything once on a step of no rows.
     fn warm_up(&self) -> Result<(), DeviceError> {
-        let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut encoder = self.encoder();
         self.plan.record_warm_up(&mut encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()));
         self.gpu.queue.submit([encoder.finish()]);
         self.upload.map_async(wgpu::MapMode::Write, .., |_| ());
         self.gpu.wait()
+    }
+
+    fn encoder(&self) -> wgpu::CommandEncoder {
+        self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
     }
 
     /// Writes the step's words to the upload buffer and begins the commands with their copy.
@@ -208,7 +213,7 @@ impl WgpuDevice {
         self.upload.get_mapped_range_mut(..size).map_err(failed)?.copy_from_slice(bytes);
         self.upload.unmap();
 
-        let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut encoder = self.encoder();
         encoder.copy_buffer_to_buffer(&self.upload, 0, &self.plan.step, 0, size);
         Ok(encoder)
     }
@@ -238,7 +243,7 @@ impl WgpuDevice {
 
     /// Ends the commands with what comes back of the logits, sends them, and asks for both buffers back.
     fn submit(&self, mut encoder: wgpu::CommandEncoder, batch: &Batch) -> Result<(), DeviceError> {
-        let logits = &self.plan.activations[self.program.logits.0];
+        let logits = self.plan.activations[self.program.logits.0].buffer();
         let logits_rows = batch.logits_rows.len();
         let row_bytes = self.row_bytes();
         let mut end = TIMESTAMP_BYTES;

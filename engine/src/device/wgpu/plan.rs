@@ -7,15 +7,16 @@ use std::ops::Range;
 use std::time::Instant;
 
 use limpid_telemetry::observation::Phase;
-use wgpu::{Buffer, BufferUsages};
+use wgpu::BufferUsages;
 
 use super::candidates::{Candidates, Picking};
-use super::dispatch::{Bound, Dispatch, Draft, Extent, When, Windows, row_capacity};
-use super::gpu::{Gpu, Options};
+use super::dispatch::{Dispatch, Draft, Extent, row_capacity};
+use super::gpu::{Array, Gpu, Options};
 use super::groups::{Group, How, groups};
 use super::shader::{Texel, Variant, stride};
 use super::split::Split;
 use super::step::capacity;
+use super::texels::{self, in_texels};
 use super::weights::{Part, Weights, dequantized_vector};
 use crate::cache_layout::{CacheLayout, CachePlace};
 use crate::device::{Batch, DeviceError, DeviceLimits, WeightSource};
@@ -24,14 +25,7 @@ use crate::kernels::rope::RopeTable;
 use crate::kernels::{
     add, add_bias, attention, embed, gate_mul, gather_rows, matmul, rms_norm, rope, store_kv,
 };
-use crate::program::{BufferId, OpKind, Program, Rotation, Rows, WeightId};
-
-/// Keys or values of a layer.
-#[derive(Clone)]
-pub(super) enum Cache {
-    Buffer(Buffer),
-    Texels(wgpu::Texture),
-}
+use crate::program::{Activation, BufferId, OpKind, Program, Rotation, Rows, WeightId};
 
 /// Everything that a step needs on the device.
 pub(super) struct Plan {
@@ -41,15 +35,15 @@ pub(super) struct Plan {
     groups: Vec<(Range<usize>, Range<usize>)>,
     pub(super) candidates: Option<Candidates>,
     /// One per buffer of the program, rows [`stride`] values apart.
-    pub(super) activations: Vec<Buffer>,
+    pub(super) activations: Vec<Array>,
     /// How layers share the cache.
     pub(super) layout: CacheLayout,
     /// One pair of keys and values per memory of the layout.
-    pub(super) cache: Vec<[Cache; 2]>,
+    pub(super) cache: Vec<[Array; 2]>,
     /// `None` where no past is ever split.
     pub(super) split: Option<Split>,
     /// The step's words.
-    pub(super) step: Buffer,
+    pub(super) step: wgpu::Buffer,
     pub(super) ropes: Vec<RopeTable>,
 }
 
@@ -67,22 +61,28 @@ impl Plan {
         let step_bytes = 4 * capacity(limits, layout.num_groups(), &ropes) as u64;
         let usage = BufferUsages::STORAGE | BufferUsages::UNIFORM | BufferUsages::COPY_DST;
         let step = gpu.bound("the data of a step", step_bytes, usage, options)?;
+        let groups = groups(program, options.mapping);
         let mut activations = Vec::with_capacity(program.buffers.len());
-        for buffer in &program.buffers {
-            let bytes = 4 * row_capacity(buffer.rows, limits) * stride(buffer.width) as u64;
-            activations.push(gpu.activation(&format!("buffer {}", buffer.name), bytes, options)?);
+        for (buffer, in_texels) in program.buffers.iter().zip(in_texels(program, &groups, options.mapping)) {
+            let name = format!("buffer {}", buffer.name);
+            let rows = row_capacity(buffer.rows, limits);
+            let texels = texels::extent(buffer.width, rows, options).filter(|_| in_texels);
+            activations.push(match texels {
+                Some(extent) => Array::Texels(gpu.texture(&name, extent, Texel::Floats)?),
+                None => Array::Buffer(gpu.storage(&name, 4 * rows * stride(buffer.width) as u64, options)?),
+            });
         }
         let slots = (limits.num_blocks * limits.block_size) as u64;
         let in_texels = cache_in_texels(program, options);
         let mut cache = Vec::with_capacity(layout.num_memories);
         for number in 0..layout.num_memories {
-            let half = |what, width: usize| -> Result<Cache, DeviceError> {
+            let half = |what, width: usize| -> Result<Array, DeviceError> {
                 let name = format!("the {what} of cache {number}");
                 let bytes = 4 * slots * width as u64;
                 Ok(if in_texels {
-                    Cache::Texels(gpu.texels(&name, bytes / 16, Texel::Floats, options)?)
+                    Array::Texels(gpu.texels(&name, bytes / 16, Texel::Floats, options)?)
                 } else {
-                    Cache::Buffer(gpu.storage(&name, bytes, options)?)
+                    Array::Buffer(gpu.storage(&name, bytes, options)?)
                 })
             };
             cache.push([half("keys", program.key_width())?, half("values", program.value_width())?]);
@@ -100,9 +100,9 @@ impl Plan {
         };
         let weights = Weights::new(gpu, options, &program.weights, source);
         let products = RefCell::default();
-        let mut builder = Builder { gpu, program, limits, options, weights, products, plan };
+        let mut builder = Builder { program, limits, options, weights, products, plan };
         let mut drafts = Vec::with_capacity(program.ops.len());
-        for group in groups(program, options.mapping) {
+        for group in groups {
             let of_group = builder.group_drafts(&group)?;
             drafts.push((group.ops, of_group));
         }
@@ -116,7 +116,7 @@ impl Plan {
             }
             plan.groups.push((ops, first..plan.dispatches.len()));
         }
-        let logits = &plan.activations[program.logits.0];
+        let logits = plan.activations[program.logits.0].buffer();
         plan.candidates = Candidates::build(gpu, logits, program.vocabulary(), &plan.step, limits, options)?;
         let compiled = Phase::since("build_pipelines", uploaded.to);
         Ok((plan, [uploaded, compiled]))
@@ -156,7 +156,6 @@ impl Plan {
 }
 
 struct Builder<'a> {
-    gpu: &'a Gpu,
     program: &'a Program,
     limits: &'a DeviceLimits,
     options: Options,
@@ -174,7 +173,7 @@ struct Products<'p> {
     /// Of all parts together.
     features: usize,
     outs: Vec<BufferId>,
-    gated: bool,
+    gated: Option<Activation>,
     accumulate: bool,
 }
 
@@ -198,13 +197,13 @@ impl Builder<'_> {
                     parts: &parts,
                     features: ids.iter().map(|id| self.program.weights[id.0].rows).sum(),
                     outs: products.iter().map(|(.., out)| *out).collect(),
-                    gated: false,
+                    gated: None,
                     accumulate: false,
                 }))
             }
             How::Gated => {
                 let ((input, gate, _), (_, up, _)) = (product(0), product(1));
-                let OpKind::GateMul { out, .. } = ops[2].kind else { unreachable!("the gating") };
+                let OpKind::GateMul { activation, out, .. } = ops[2].kind else { unreachable!("the gating") };
                 let parts = self.weights.alternating([gate, up], matmul::GATED_ROWS)?;
                 Ok(self.product_drafts(Products {
                     input,
@@ -212,7 +211,7 @@ impl Builder<'_> {
                     parts: &parts,
                     features: self.program.weights[gate.0].rows,
                     outs: vec![out],
-                    gated: true,
+                    gated: Some(activation),
                     accumulate: false,
                 }))
             }
@@ -226,7 +225,7 @@ impl Builder<'_> {
                 let rope = rope::params(num_heads, head_size, rotary, style, before);
                 let widths = [key, value].map(|id| self.program.buffers[id.0].width);
                 let in_texels = cache_in_texels(self.program, self.options);
-                let activation = |id: BufferId| Bound::Buffer(self.plan.activations[id.0].clone());
+                let activation = |id: BufferId| (&self.plan.activations[id.0]).into();
                 let CachePlace { group, memory } = self.plan.layout.places[layer];
                 let [keys, values] = &self.plan.cache[memory];
                 Ok(vec![Draft::new(
@@ -247,14 +246,14 @@ impl Builder<'_> {
 
     fn product_drafts(&self, products: Products<'_>) -> Vec<Draft> {
         let Products { input, weight, parts, features, outs, gated, accumulate } = products;
-        let Builder { program, options, plan, .. } = self;
+        let Builder { program, plan, .. } = self;
         let format = program.weights[weight.0].format;
         let (width, rows) = (program.buffers[input.0].width, program.buffers[input.0].rows);
-        let windows = self.windows(width);
         let widths = outs.iter().map(|out| program.buffers[out.0].width);
         let aligned = if widths.clone().all(|width| width.is_multiple_of(4)) { 4 } else { 1 };
+        let activation = |id: BufferId| &plan.activations[id.0];
         let draft = |part: &Part| {
-            let features = if gated { features } else { part.rows };
+            let features = if gated.is_some() { features } else { part.rows };
             let shape = matmul::Shape {
                 format,
                 features,
@@ -262,31 +261,19 @@ impl Builder<'_> {
                 gated,
                 accumulate,
                 aligned,
-                input: windows.map_or(matmul::Input::Buffer, |_| matmul::Input::Window(options.window)),
+                input_in_texels: activation(input).is_texels(),
+                output_in_texels: outs.iter().any(|out| activation(*out).is_texels()),
             };
-            let window_rows = windows.map_or(usize::MAX, |windows| windows.rows);
-            let count = (row_capacity(rows, self.limits) as usize).div_ceil(window_rows);
-            let mut params = Vec::new();
-            for window in 0..count {
-                params.resize(window * windows.map_or(0, |windows| windows.params_stride) / 4, 0);
-                let of_window = matmul::Params {
-                    features,
-                    first_feature: part.first_row,
-                    columns: width,
-                    out_widths: widths.clone().collect(),
-                    rows,
-                    window: (window * window_rows, window_rows),
-                };
-                params.extend(of_window.words());
-            }
-            let activation = |id: BufferId| plan.activations[id.0].clone();
-            let bound_input = match windows {
-                Some(_) => Bound::Window(activation(input), options.window),
-                None => Bound::Buffer(activation(input)),
+            let params = matmul::Params {
+                features,
+                first_feature: part.first_row,
+                columns: width,
+                out_widths: widths.clone().collect(),
+                rows,
             };
-            let mut bound = vec![(&part.values).into(), (&part.scales).into(), bound_input];
-            bound.extend(outs.iter().map(|out| Bound::Buffer(activation(*out))));
-            Draft { rows, when: When::Always, variants: self.product_variants(shape), params, windows, bound }
+            let mut bound = vec![(&part.values).into(), (&part.scales).into(), activation(input).into()];
+            bound.extend(outs.iter().map(|out| activation(*out).into()));
+            Draft::new(rows, self.product_variants(shape), params.words(), bound)
         };
         parts.iter().map(draft).collect()
     }
@@ -301,20 +288,6 @@ impl Builder<'_> {
         variants
     }
 
-    /// How an input of this width is seen; `None`: as a whole.
-    fn windows(&self, width: usize) -> Option<Windows> {
-        const ROWS_AT_ONCE: usize = 8;
-        let row_bytes = 4 * stride(width);
-        let rows = self.options.window / row_bytes / ROWS_AT_ONCE * ROWS_AT_ONCE;
-        let params_stride = 4 * matmul::PARAMS.next_multiple_of(self.gpu.params_stride() / 4);
-        let aligned = (rows * row_bytes).is_multiple_of(self.gpu.params_stride());
-        (self.options.mapping.is_software() && rows > 0 && aligned).then_some(Windows {
-            rows,
-            params_stride,
-            input_stride: rows * row_bytes,
-        })
-    }
-
     /// The dispatches of an op: one, but for weights in several parts.
     fn drafts(&mut self, kind: &OpKind) -> Result<Vec<Draft>, DeviceError> {
         if let OpKind::MatMul { input, weight, out, accumulate } = *kind {
@@ -325,7 +298,7 @@ impl Builder<'_> {
                 parts: self.weights.parts(weight),
                 features: self.program.weights[weight.0].rows,
                 outs: vec![out],
-                gated: false,
+                gated: None,
                 accumulate,
             }));
         }
@@ -338,7 +311,7 @@ impl Builder<'_> {
         let width = |id: BufferId| program.buffers[id.0].width;
         let rows = |id: BufferId| program.buffers[id.0].rows;
         let columns = |id: WeightId| program.weights[id.0].columns;
-        let activation = |id: BufferId| plan.activations[id.0].clone();
+        let activation = |id: BufferId| &plan.activations[id.0];
         let draft = match *kind {
             OpKind::Embed { table, out, scale } => {
                 let format = program.weights[table.0].format;
@@ -356,7 +329,12 @@ impl Builder<'_> {
             OpKind::MatMul { .. } => unreachable!("drafted above"),
             OpKind::RmsNorm { input, weight, out, epsilon } => Draft::new(
                 rows(input),
-                rms_norm::variants(mapping, columns(weight), width(input) / columns(weight)),
+                rms_norm::variants(
+                    mapping,
+                    columns(weight),
+                    width(input) / columns(weight),
+                    activation(out).is_texels(),
+                ),
                 rms_norm::params(columns(weight), width(input) / columns(weight), rows(input), epsilon),
                 vec![activation(input).into(), weights.vector(weight)?.into(), activation(out).into()],
             ),

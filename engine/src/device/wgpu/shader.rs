@@ -18,8 +18,6 @@ pub(crate) enum Access {
     Read,
     /// Writes it, and may read it. A buffer may be bound twice in a kernel if both uses are this one.
     Write,
-    /// Only reads some of its rows, as the uniform array `array<vec4<f32>, WINDOW>`; the dispatch says where they start.
-    Window,
     /// Only reads it, a texture.
     Texels(Texel),
     /// Only writes it, a texture of floats.
@@ -188,6 +186,13 @@ pub(crate) fn chunk(length: usize) -> usize {
 /// The WGSL type of so many.
 pub(crate) fn chunk_type(length: usize) -> &'static str {
     if chunk(length) == 4 { "vec4<f32>" } else { "f32" }
+}
+
+/// WGSL that declares an output at this binding, in chunks of this type, and writes one: `put`.
+pub(crate) fn output_source(in_texels: bool, binding: usize, chunk: &str) -> String {
+    let source =
+        if in_texels { include_str!("output_texels.wgsl") } else { include_str!("output_buffer.wgsl") };
+    source.replace("OUTPUT_BINDING", &binding.to_string()).replace("OUTPUT_CHUNK", chunk)
 }
 
 /// 1 for a buffer with one row per wanted row of logits.

@@ -6,8 +6,7 @@
 use wgpu::Buffer;
 
 use super::dispatch::{Bound, Draft, When};
-use super::gpu::{Gpu, Options};
-use super::plan::Cache;
+use super::gpu::{Array, Gpu, Options};
 use super::shader::Mapping;
 use crate::device::{Batch, DeviceError, DeviceLimits};
 use crate::kernels::attention::reference::AttentionShape;
@@ -77,17 +76,17 @@ impl Split {
         split: Option<&Split>,
         shape: AttentionShape,
         mapping: Mapping,
-        [query, out]: [Buffer; 2],
-        [keys, values]: [&Cache; 2],
+        [query, out]: [&Array; 2],
+        [keys, values]: [&Array; 2],
     ) -> Vec<Draft> {
         let params = attention::params(shape, split.map_or(0, |split| split.partitions));
-        let read = || [Bound::Buffer(query.clone()), keys.into(), values.into()];
+        let read = || [query.into(), keys.into(), values.into()];
         let draft = |when, variants, bound| Draft {
             when,
             ..Draft::new(Rows::Tokens, variants, params.clone(), bound)
         };
-        let whole = read().into_iter().chain([out.clone().into()]).collect();
-        let variants = attention::variants(shape, mapping);
+        let whole = read().into_iter().chain([out.into()]).collect();
+        let variants = attention::variants(shape, mapping, out.is_texels());
         let Some(split) = split else { return vec![draft(When::Always, variants, whole)] };
         let gathered = || [&split.sums, &split.totals].map(|buffer| Bound::Buffer(buffer.clone()));
         let [attend, join] = attention::split_variants(shape, mapping);

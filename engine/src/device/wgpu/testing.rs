@@ -8,9 +8,8 @@ use half::{bf16, f16};
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::gpu::{Gpu, Options};
-use super::plan::Cache;
-use super::shader::{Mapping, TEXEL_BYTES, TEXELS_PER_ROW, stride};
+use super::gpu::{Array, Gpu, Options};
+use super::shader::{Mapping, TEXEL_BYTES, stride};
 use super::{WgpuDevice, adapter};
 use crate::device::{
     Batch, BatchSequence, Candidate, Device, DeviceError, DeviceLimits, ExecuteTimes, WeightSource,
@@ -253,8 +252,7 @@ impl Rig {
             padded.extend_from_slice(row);
             padded.resize(padded.len().next_multiple_of(stride(width)), 0.0);
         }
-        let buffer = &self.device.plan.activations[id];
-        self.device.gpu.queue.write_buffer(buffer, 0, bytemuck::cast_slice(&padded));
+        self.upload(&self.device.plan.activations[id], &padded);
     }
 
     /// Fills a buffer, guard rows included, with [`POISON`]; what lies between its rows stays zero.
@@ -275,7 +273,7 @@ impl Rig {
     /// rows.
     pub(crate) fn read(&self, id: usize, rows: usize) -> Vec<f32> {
         let width = self.device.program.buffers[id].width;
-        let mut all = self.download(&self.device.plan.activations[id]);
+        let mut all = self.all_of(&self.device.plan.activations[id]);
         all.truncate(self.row_capacity(id) * stride(width));
         let mut values = Vec::with_capacity(rows * width);
         for (index, row) in all.chunks_exact(stride(width)).enumerate() {
@@ -293,25 +291,13 @@ impl Rig {
 
     /// Fills keys (0) or values (1) of layer 0 from the first slot on.
     pub(crate) fn write_cache(&self, half: usize, values: &[f32]) {
-        match &self.device.plan.cache[0][half] {
-            Cache::Buffer(buffer) => {
-                self.device.gpu.queue.write_buffer(buffer, 0, bytemuck::cast_slice(values));
-            }
-            Cache::Texels(texture) => {
-                let mut padded = values.to_vec();
-                padded.resize(values.len().next_multiple_of(4 * TEXELS_PER_ROW as usize), 0.0);
-                self.device.gpu.write_texels(texture, 0, bytemuck::cast_slice(&padded));
-            }
-        }
+        self.upload(&self.device.plan.cache[0][half], values);
     }
 
     /// All slots of keys (0) or values (1) of layer 0.
     pub(crate) fn read_cache(&self, half: usize) -> Vec<f32> {
         let limits = &self.device.limits;
-        let mut all = match &self.device.plan.cache[0][half] {
-            Cache::Buffer(buffer) => self.download(buffer),
-            Cache::Texels(texture) => self.download_texels(texture),
-        };
+        let mut all = self.all_of(&self.device.plan.cache[0][half]);
         let program = &self.device.program;
         let width = [program.key_width(), program.value_width()][half];
         all.truncate(limits.num_blocks * limits.block_size * width);
@@ -361,23 +347,46 @@ impl Rig {
         device.read(batch, &mut Vec::new()).expect("the step has results");
     }
 
-    fn download(&self, buffer: &wgpu::Buffer) -> Vec<f32> {
-        self.copied(buffer.size(), |encoder, copy| {
-            encoder.copy_buffer_to_buffer(buffer, 0, copy, 0, copy.size())
-        })
+    /// Fills an array from its start on.
+    fn upload(&self, array: &Array, values: &[f32]) {
+        let gpu = &self.device.gpu;
+        match array {
+            Array::Buffer(buffer) => gpu.queue.write_buffer(buffer, 0, bytemuck::cast_slice(values)),
+            Array::Texels(texture) => {
+                let mut padded = values.to_vec();
+                padded.resize(values.len().next_multiple_of(4 * texture.width() as usize), 0.0);
+                gpu.write_texels(texture, 0, bytemuck::cast_slice(&padded));
+            }
+        }
     }
 
-    fn download_texels(&self, texture: &wgpu::Texture) -> Vec<f32> {
-        let row_bytes = TEXELS_PER_ROW * TEXEL_BYTES as u32;
-        self.copied(u64::from(row_bytes * texture.height()), |encoder, copy| {
+    fn all_of(&self, array: &Array) -> Vec<f32> {
+        let texture = match array {
+            Array::Buffer(buffer) => {
+                return self.copied(buffer.size(), |encoder, copy| {
+                    encoder.copy_buffer_to_buffer(buffer, 0, copy, 0, copy.size());
+                });
+            }
+            Array::Texels(texture) => texture,
+        };
+        // A copy's rows begin where the copy allows.
+        let row_bytes = texture.width() * TEXEL_BYTES as u32;
+        let copied_bytes = row_bytes.next_multiple_of(wgpu::COPY_BYTES_PER_ROW_ALIGNMENT);
+        let mut all = self.copied(u64::from(copied_bytes * texture.height()), |encoder, copy| {
             let layout = wgpu::TexelCopyBufferLayout {
                 offset: 0,
-                bytes_per_row: Some(row_bytes),
+                bytes_per_row: Some(copied_bytes),
                 rows_per_image: None,
             };
             let to = wgpu::TexelCopyBufferInfo { buffer: copy, layout };
             encoder.copy_texture_to_buffer(texture.as_image_copy(), to, texture.size());
-        })
+        });
+        let (row, copied) = (row_bytes as usize / 4, copied_bytes as usize / 4);
+        for index in 0..texture.height() as usize {
+            all.copy_within(index * copied..index * copied + row, index * row);
+        }
+        all.truncate(row * texture.height() as usize);
+        all
     }
 
     fn copied(&self, bytes: u64, record: impl FnOnce(&mut wgpu::CommandEncoder, &wgpu::Buffer)) -> Vec<f32> {

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use wgpu::BufferUsages;
 
-use super::gpu::{Gpu, Options};
+use super::gpu::{Array, Gpu, Options};
 use super::packing::{block_words, pack_row};
 use super::shader::{TEXEL_BYTES, TEXELS_PER_ROW, Texel};
 use crate::device::{DeviceError, WeightSource};
@@ -33,16 +33,9 @@ pub(super) struct Part {
     /// Rows.
     pub(super) rows: usize,
     /// Blocks' values.
-    pub(super) values: Packed,
+    pub(super) values: Array,
     /// Blocks' scales; 16 bytes of nothing for formats that have none.
-    pub(super) scales: Packed,
-}
-
-/// Where packed data is.
-#[derive(Clone)]
-pub(super) enum Packed {
-    Buffer(wgpu::Buffer),
-    Texels(wgpu::Texture),
+    pub(super) scales: Array,
 }
 
 /// What is uploaded as one matrix.
@@ -78,9 +71,9 @@ fn upload(gpu: &Gpu, matrix: &Matrix<'_>, options: Options) -> Result<Vec<Part>,
         let packed = |rows: usize| (rows * packed_row) as u64;
         let values = if in_texels {
             let rows = rows.len().next_multiple_of(SIDE_BY_SIDE);
-            Packed::Texels(gpu.texels(name, packed(rows).div_ceil(16), Texel::Words, options)?)
+            Array::Texels(gpu.texels(name, packed(rows).div_ceil(16), Texel::Words, options)?)
         } else {
-            Packed::Buffer(gpu.storage(name, packed(rows.len()), options)?)
+            Array::Buffer(gpu.storage(name, packed(rows.len()), options)?)
         };
         let mut scales = Vec::new();
         let mut words = Vec::new();
@@ -110,9 +103,9 @@ fn upload(gpu: &Gpu, matrix: &Matrix<'_>, options: Options) -> Result<Vec<Part>,
         // Kernels that put a word together from two halves read the word after it too.
         scales.resize((scales.len() + 4).next_multiple_of(16), 0);
         let packed_scales = if in_texels {
-            Packed::Texels(gpu.texels(name, scales.len() as u64 / 16, Texel::Words, options)?)
+            Array::Texels(gpu.texels(name, scales.len() as u64 / 16, Texel::Words, options)?)
         } else {
-            Packed::Buffer(gpu.storage(name, scales.len() as u64, options)?)
+            Array::Buffer(gpu.storage(name, scales.len() as u64, options)?)
         };
         write(gpu, &packed_scales, 0, &scales);
         let first_row = index * most_rows;
@@ -151,10 +144,10 @@ fn pack_side_by_side(
 }
 
 /// Writes from a place on; in a texture that is the start of a row of texels, and the last row is filled up.
-fn write(gpu: &Gpu, to: &Packed, offset: usize, bytes: &[u8]) {
+fn write(gpu: &Gpu, to: &Array, offset: usize, bytes: &[u8]) {
     match to {
-        Packed::Buffer(buffer) => gpu.queue.write_buffer(buffer, offset as u64, bytes),
-        Packed::Texels(texture) => {
+        Array::Buffer(buffer) => gpu.queue.write_buffer(buffer, offset as u64, bytes),
+        Array::Texels(texture) => {
             let (whole, rest) = bytes.split_at(bytes.len() / ROW_OF_TEXELS * ROW_OF_TEXELS);
             let first_row = offset / ROW_OF_TEXELS;
             if !whole.is_empty() {

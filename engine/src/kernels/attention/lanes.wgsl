@@ -22,7 +22,6 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> query: array<vec4<f32>>;
 @group(0) @binding(4) var keys: texture_storage_2d<rgba32float, read>;
 @group(0) @binding(5) var values: texture_storage_2d<rgba32float, read>;
-@group(0) @binding(6) var<storage, read_write> out: array<vec4<f32>>;
 
 const LANES: u32 = 8u;
 // Fours of a head that a lane owns, of the query and of the output.
@@ -46,7 +45,6 @@ fn main(
     let first_head = index % head_groups * HEADS;
     let kv_head = first_head / GROUP;
     let query_start = row * params.query_stride + first_head * KEY_LENGTH;
-    let out_start = row * params.out_stride + first_head * VALUE_LENGTH;
     let visible = step[header.positions + row] + 1u;
     let table = header.block_tables + step[header.table_starts + params.cache_group * header.tokens + row];
 
@@ -131,7 +129,7 @@ fn main(
         {
             let place = lane + VALUE_FOUR * LANES;
             if (place < VALUE_LENGTH) {
-                out[out_start + THIS_HEAD * VALUE_LENGTH + place] = sum[VALUE_FOUR][THIS_HEAD] / divisor;
+                put(row, params.out_stride, (first_head + THIS_HEAD) * VALUE_LENGTH + place, sum[VALUE_FOUR][THIS_HEAD] / divisor);
             }
         }
         // end value_four

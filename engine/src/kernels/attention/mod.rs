@@ -5,7 +5,7 @@
 //! the same bits.
 
 use crate::device::wgpu::shader::{
-    Access, Kernel, Mapping, Texel, Variant, Work, chunk, chunk_type, stride, unrolled,
+    Access, Kernel, Mapping, Texel, Variant, Work, chunk, chunk_type, output_source, stride, unrolled,
 };
 use crate::kernels::reduce;
 
@@ -34,8 +34,9 @@ pub(crate) const SPLIT_ROWS: usize = 16;
 /// Threads of a workgroup on hardware.
 const THREADS: usize = 64;
 
-/// The dispatch. Binds query, keys, values and the output, which may be the query if heads have one size.
-pub(crate) fn variants(shape: AttentionShape, mapping: Mapping) -> Vec<Variant> {
+/// The dispatch. Binds query, keys, values and the output, which may be the query if heads have one size, and may be in
+/// texels if the cache is.
+pub(crate) fn variants(shape: AttentionShape, mapping: Mapping, out_in_texels: bool) -> Vec<Variant> {
     let group = shape.num_heads / shape.num_kv_heads;
     // Heads that share keys are computed together where a load is dear, apart where threads are plenty.
     let (threads, heads) = match mapping {
@@ -53,11 +54,17 @@ pub(crate) fn variants(shape: AttentionShape, mapping: Mapping) -> Vec<Variant> 
             ("value_four", value_length.div_ceil(8)),
             ("this_head", heads),
         ];
+        const CACHE: Access = Access::Texels(Texel::Floats);
+        const BUFFER: &[Access] = &[Access::Write, CACHE, CACHE, Access::Write];
+        const TEXELS: &[Access] = &[Access::Write, CACHE, CACHE, Access::WriteTexels];
         let kernel = Kernel::new(
             "attention",
-            &[Access::Write, Access::Texels(Texel::Floats), Access::Texels(Texel::Floats), Access::Write],
+            if out_in_texels { TEXELS } else { BUFFER },
             &constants(shape, heads),
-            &[&unrolled(include_str!("lanes.wgsl"), &loops)],
+            &[
+                &output_source(out_in_texels, 6, chunk_type(value_head_size)),
+                &unrolled(include_str!("lanes.wgsl"), &loops),
+            ],
         );
         return Variant::only(kernel, work);
     }

@@ -10,14 +10,6 @@ struct Params {
 @group(0) @binding(4) var<storage, read> up: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> out: array<vec4<f32>>;
 
-// Both activations are the value times the sigmoid of something: for GELU, of 2 · √(2/π) · (x + 0.044715 x³).
-fn slope(x: vec4<f32>) -> vec4<f32> {
-    if (GELU == 1u) {
-        return 1.5957691216 * (x + 0.044715 * x * x * x);
-    }
-    return x;
-}
-
 @compute @workgroup_size(WORKGROUP)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -29,5 +21,5 @@ fn main(
         return;
     }
     let value = gate[index];
-    out[index] = value / (1.0 + exp(-slope(value))) * up[index];
+    out[index] = value / (1.0 + exp(-vec4<f32>(slope(value.x), slope(value.y), slope(value.z), slope(value.w)))) * up[index];
 }

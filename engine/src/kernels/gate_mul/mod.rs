@@ -13,7 +13,7 @@ pub(crate) fn variants(activation: Activation, width: usize) -> Vec<Variant> {
         "gate_mul",
         &[Access::Write, Access::Read, Access::Write],
         &[("WORKGROUP", ELEMENTS), ("GELU", usize::from(activation == Activation::Gelu))],
-        &[include_str!("gate_mul.wgsl")],
+        &[include_str!("slope.wgsl"), include_str!("gate_mul.wgsl")],
     );
     let per_row = stride(width) as u64 / 4;
     Variant::only(kernel, Work::Elements { per_row, workgroup: ELEMENTS as u64 })

@@ -9,9 +9,6 @@ struct Params {
     first_feature: u32,
     blocks: u32,
     logits: u32,
-    // The rows of this dispatch: where they start, and how many there can be.
-    first_row: u32,
-    window: u32,
     // For each output, the feature it ends before and the distance of its rows.
     end_0: u32,
     stride_0: u32,
@@ -22,11 +19,6 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-
-// Rows of this dispatch.
-fn window_rows() -> u32 {
-    return min(row_count(params.logits) - params.first_row, params.window);
-}
 
 // sum + w · x, value by value.
 fn add_product(w: vec4<f32>, x: vec4<f32>, sum: f32) -> f32 {

@@ -11,7 +11,7 @@ fn main(
     @builtin(local_invocation_index) local: u32,
     LANE_PARAMETER
 ) {
-    let rows = window_rows();
+    let rows = row_count(params.logits);
     let row_groups = (rows + ROWS - 1u) / ROWS;
     let index = linear_workgroup(group, groups);
     if (row_groups == 0u || index / row_groups * OWNED >= params.features) {
@@ -26,31 +26,29 @@ fn main(
         var inputs: array<f32, ROWS>;
         // each this_row
         {
-            let block = min(first_row + THIS_ROW, rows - 1u) * params.blocks + b;
-            prepared[THIS_ROW] = prepare(block, LANE_INDEX);
-            inputs[THIS_ROW] = block_sum(prepared[THIS_ROW], block);
+            let row = min(first_row + THIS_ROW, rows - 1u);
+            prepared[THIS_ROW] = prepare(row, b, LANE_INDEX);
+            inputs[THIS_ROW] = block_sum(prepared[THIS_ROW], row, b);
         }
         // end this_row
         let weight = load_four(block_index(tile * 32u + local * FEATURES, b, params.blocks));
         var sum = array<array<f32, ROWS>, FEATURES>();
-        // each four
-        {
+        // Not written out: the machine code of all eight would not fit the cache of decoded instructions.
+        for (var four = 0u; four < 8u; four++) {
             // Row by row, so that the weights stay in registers however many sums there are.
             var w: array<vec4<f32>, FEATURES>;
             // each this_feature
-            w[THIS_FEATURE] = block_values(weight[THIS_FEATURE], FOUR);
+            w[THIS_FEATURE] = block_values(weight[THIS_FEATURE], four);
             // end this_feature
             // each this_row
             {
-                let block = min(first_row + THIS_ROW, rows - 1u) * params.blocks + b;
-                let x = block_input(prepared[THIS_ROW], block, FOUR);
+                let x = block_input(prepared[THIS_ROW], min(first_row + THIS_ROW, rows - 1u), b, four);
                 // each this_feature
                 sum[THIS_FEATURE][THIS_ROW] = add_product(w[THIS_FEATURE], x, sum[THIS_FEATURE][THIS_ROW]);
                 // end this_feature
             }
             // end this_row
         }
-        // end four
         // each this_feature
         {
             // each this_row
@@ -67,8 +65,8 @@ fn main(
             // each finished_feature
             {
                 let feature = feature_of(tile, local, FINISHED_FEATURE * WIDE);
-                if (feature < params.features) {
-                    FINISHED_VALUE
+                FINISHED_VALUE
+                if (feature < params.features && feature % WIDE == 0u) {
                     store(first_row + THIS_ROW, feature, value);
                 }
             }

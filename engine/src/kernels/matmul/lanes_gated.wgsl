@@ -6,5 +6,5 @@ fn feature_of(tile: u32, lane: u32, f: u32) -> u32 {
 }
 
 fn gated(gate: f32, up: f32) -> f32 {
-    return gate / (1.0 + exp(-gate)) * up;
+    return gate / (1.0 + exp(-slope(gate))) * up;
 }

@@ -6,7 +6,7 @@
 use crate::device::wgpu::shader::{
     Access, Kernel, Mapping, Texel, Variant, Work, logits_flag, stride, unrolled,
 };
-use crate::program::Rows;
+use crate::program::{Activation, Rows};
 use crate::tensor_type::TensorType;
 
 pub mod reference;
@@ -14,26 +14,17 @@ pub mod reference;
 mod tests;
 
 /// What kernels bind, with as many outputs as there can be: packed values, scales, input, outputs.
-const SOFTWARE: &[Access] = &[
-    Access::Texels(Texel::Words),
-    Access::Texels(Texel::Words),
-    Access::Window,
-    Access::Write,
-    Access::Write,
-    Access::Write,
-];
-/// The same where a row of the input is too long for a window.
-const SOFTWARE_LONG: &[Access] = &[
-    Access::Texels(Texel::Words),
-    Access::Texels(Texel::Words),
-    Access::Read,
-    Access::Write,
-    Access::Write,
-    Access::Write,
-];
-/// The same on GPUs.
 const HARDWARE: &[Access] =
     &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Write, Access::Write];
+/// The same on software adapters.
+const SOFTWARE: &[Access] = &[WORDS, WORDS, Access::Read, Access::Write, Access::Write, Access::Write];
+/// The same with the input in a texture.
+const TEXEL_INPUT: &[Access] = &[WORDS, WORDS, FLOATS, Access::Write, Access::Write, Access::Write];
+/// The same with the output in a texture too.
+const TEXEL_OUTPUT: &[Access] = &[WORDS, WORDS, FLOATS, Access::WriteTexels];
+
+const WORDS: Access = Access::Texels(Texel::Words);
+const FLOATS: Access = Access::Texels(Texel::Floats);
 
 /// Most weights whose products one dispatch computes.
 pub(crate) const MAX_OUTPUTS: usize = 3;
@@ -113,23 +104,16 @@ pub(crate) struct Shape {
     pub(crate) features: usize,
     /// Outputs, at most [`MAX_OUTPUTS`].
     pub(crate) outputs: usize,
-    /// The weight is gate and up, [`GATED_ROWS`] of each in turn, and the output `silu(gate) · up`.
-    pub(crate) gated: bool,
+    /// The weight is gate and up, [`GATED_ROWS`] of each in turn, and the output is `activation(gate) · up`.
+    pub(crate) gated: Option<Activation>,
     /// Add to what is in the output; only with one output.
     pub(crate) accumulate: bool,
     /// Outputs begin and end at multiples of this.
     pub(crate) aligned: usize,
-    /// How the input is bound.
-    pub(crate) input: Input,
-}
-
-/// How a product's input is bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Input {
-    /// As a storage buffer.
-    Buffer,
-    /// As a window of this many bytes.
-    Window(usize),
+    /// The input is a texture; only where lanes can be handed round.
+    pub(crate) input_in_texels: bool,
+    /// The output is a texture; only if the input is one, and where it is gated and its width a multiple of 4.
+    pub(crate) output_in_texels: bool,
 }
 
 /// The dispatches for a part of a weight. Binds packed values, scales, input and outputs.
@@ -142,7 +126,7 @@ pub(crate) fn variants(shape: Shape, mapping: Mapping) -> Vec<Variant> {
     match mapping {
         Mapping::Software { shuffle } => {
             // More rows reuse a weight's load.
-            let group = if shape.gated { GATED_FEATURES } else { LANES_FEATURES };
+            let group = if shape.gated.is_some() { GATED_FEATURES } else { LANES_FEATURES };
             let of = |min_rows, rows| variant(min_rows, rows, group, lanes(shape, rows, shuffle));
             vec![of(0, 1), of(2, 4), of(5, 8)]
         }
@@ -154,7 +138,7 @@ pub(crate) fn variants(shape: Shape, mapping: Mapping) -> Vec<Variant> {
 }
 
 /// Words of [`Params`], as `common.wgsl` has them.
-pub(crate) const PARAMS: usize = 6 + 2 * MAX_OUTPUTS;
+const PARAMS: usize = 4 + 2 * MAX_OUTPUTS;
 
 /// What the kernels are told about a part of a weight.
 pub(crate) struct Params {
@@ -168,8 +152,6 @@ pub(crate) struct Params {
     pub(crate) out_widths: Vec<usize>,
     /// What input and outputs have rows for.
     pub(crate) rows: Rows,
-    /// First row and most rows of a dispatch.
-    pub(crate) window: (usize, usize),
 }
 
 impl Params {
@@ -180,8 +162,6 @@ impl Params {
             self.first_feature as u32,
             self.columns.div_ceil(32) as u32,
             logits_flag(self.rows),
-            self.window.0 as u32,
-            self.window.1.min(u32::MAX as usize) as u32,
         ];
         let mut end = 0;
         for width in &self.out_widths {
@@ -196,6 +176,7 @@ impl Params {
 /// WGSL that writes the results.
 fn store_source(shape: Shape, wide: usize) -> String {
     let store = match shape.outputs {
+        1 if shape.output_in_texels => include_str!("store_texels.wgsl"),
         1 => include_str!("store_1.wgsl"),
         2 => include_str!("store_2.wgsl"),
         _ => include_str!("store_3.wgsl"),
@@ -213,27 +194,40 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
         (include_str!("lanes_plain.wgsl"), "", "local")
     };
     // A lane's features are neighbours, and are written at once if they can be.
-    let finished = if shape.gated { GATED_ROWS } else { FEATURES };
+    let finished = if shape.gated.is_some() { GATED_ROWS } else { FEATURES };
     let wide = if shape.aligned.is_multiple_of(finished) { finished } else { 1 };
     let values: Vec<String> = (0..wide)
         .map(|i| {
             let total = |f: usize| format!("total[FINISHED_FEATURE * WIDE + {f}u][THIS_ROW]");
-            if shape.gated { format!("gated({}, {})", total(i), total(i + GATED_ROWS)) } else { total(i) }
+            match shape.gated {
+                Some(_) => format!("gated({}, {})", total(i), total(i + GATED_ROWS)),
+                None => total(i),
+            }
         })
         .collect();
-    let value = format!("let value = Out({});", values.join(", "));
-    let rows_source =
-        if shape.gated { include_str!("lanes_gated.wgsl") } else { include_str!("lanes_one.wgsl") };
-    let (storage, input, window) = match shape.input {
-        Input::Window(bytes) => (SOFTWARE, include_str!("input_window.wgsl"), bytes / 16),
-        Input::Buffer => (SOFTWARE_LONG, include_str!("input_buffer.wgsl"), 0),
+    let values = values.join(", ");
+    let (wide, value) = if shape.output_in_texels {
+        // Two lanes have a texel; the first of them writes it.
+        let own = format!("let own = vec2<f32>({values});");
+        (FEATURES, format!("{own} let value = Out(own, subgroupShuffle(own, {lane} ^ 1u));"))
+    } else {
+        (wide, format!("let value = Out({values});"))
+    };
+    let rows_source = match shape.gated {
+        Some(_) => concat!(include_str!("../gate_mul/slope.wgsl"), include_str!("lanes_gated.wgsl")),
+        None => include_str!("lanes_one.wgsl"),
+    };
+    let (storage, input) = match shape {
+        Shape { output_in_texels: true, .. } => (TEXEL_OUTPUT, include_str!("input_texels.wgsl")),
+        Shape { input_in_texels: true, .. } => (TEXEL_INPUT, include_str!("input_texels.wgsl")),
+        _ => (SOFTWARE, include_str!("input_buffer.wgsl")),
     };
     let main = include_str!("lanes.wgsl")
         .replace("LANE_PARAMETER", parameter)
         .replace("LANE_INDEX", lane)
         .replace("FINISHED_VALUE", &value);
     let loops =
-        [("four", 8), ("this_feature", FEATURES), ("finished_feature", finished / wide), ("this_row", rows)];
+        [("this_feature", FEATURES), ("finished_feature", finished.div_ceil(wide)), ("this_row", rows)];
     let parts = [
         include_str!("common.wgsl"),
         &store_source(shape, wide),
@@ -245,7 +239,8 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
         &unrolled(inputs, &[("four", 8)]),
         &unrolled(&main, &loops),
     ];
-    let constants = [("ROWS", rows), ("WINDOW", window), ("UNIT", unit(shape.format))];
+    let gelu = usize::from(shape.gated == Some(Activation::Gelu));
+    let constants = [("ROWS", rows), ("UNIT", unit(shape.format)), ("GELU", gelu)];
     Kernel::new("matmul", &storage[..3 + shape.outputs], &constants, &parts)
 }
 

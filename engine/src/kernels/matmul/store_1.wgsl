@@ -3,7 +3,7 @@
 @group(0) @binding(6) var<storage, read_write> out_0: array<Out>;
 
 fn store(row: u32, feature: u32, value: Out) {
-    let place = ((params.first_row + row) * params.stride_0 + params.first_feature + feature) / WIDE;
+    let place = (row * params.stride_0 + params.first_feature + feature) / WIDE;
     if (ACCUMULATE == 1u) {
         out_0[place] += value;
     } else {

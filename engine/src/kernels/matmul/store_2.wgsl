@@ -6,8 +6,8 @@
 fn store(row: u32, feature: u32, value: Out) {
     let place = params.first_feature + feature;
     if (place < params.end_0) {
-        out_0[((params.first_row + row) * params.stride_0 + place) / WIDE] = value;
+        out_0[(row * params.stride_0 + place) / WIDE] = value;
     } else {
-        out_1[((params.first_row + row) * params.stride_1 + place - params.end_0) / WIDE] = value;
+        out_1[(row * params.stride_1 + place - params.end_0) / WIDE] = value;
     }
 }

@@ -16,7 +16,7 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    let rows = window_rows();
+    let rows = row_count(params.logits);
     let row_groups = (rows + SIDE - 1u) / SIDE;
     let index = linear_workgroup(group, groups);
     if (row_groups == 0u || index / row_groups * SIDE >= params.features) {
@@ -39,7 +39,7 @@ fn main(
                 factors[line] = block_scale(weight);
             }
             let row = min(first_row + line, rows - 1u);
-            inputs[line * PITCH + j] = input[(row * params.blocks + b) * 8u + j];
+            inputs[line * PITCH + j] = input_at(row, b * 8u + j);
         }
         workgroupBarrier();
         var sum: array<array<f32, 4>, 4>;

@@ -16,7 +16,7 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
 ) {
-    let rows = window_rows();
+    let rows = row_count(params.logits);
     let row_groups = (rows + ROWS - 1u) / ROWS;
     let index = linear_workgroup(group, groups);
     if (row_groups == 0u || index / row_groups * FEATURES >= params.features) {
@@ -41,7 +41,7 @@ fn main(
                 let w = block_values(weight, j);
                 for (var r = 0u; r < ROWS; r++) {
                     let row = min(first_row + r, rows - 1u);
-                    let x = input[(row * params.blocks + first + b) * 8u + j];
+                    let x = input_at(row, (first + b) * 8u + j);
                     input_sum[r] = add_inputs(x, input_sum[r]);
                     sum[r] = add_product(w, x, sum[r]);
                 }

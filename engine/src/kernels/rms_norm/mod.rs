@@ -1,7 +1,7 @@
 //! The `rms_norm` op: a workgroup for each row, or for each of the runs that a row is normed in.
 
 use crate::device::wgpu::shader::{
-    Access, Kernel, Mapping, Variant, Work, chunk, chunk_type, logits_flag, stride,
+    Access, Kernel, Mapping, Variant, Work, chunk, chunk_type, logits_flag, output_source, stride,
 };
 use crate::kernels::reduce;
 use crate::program::Rows;
@@ -11,8 +11,10 @@ pub mod reference;
 mod tests;
 
 /// The dispatch for rows of as many runs of this width. Binds the input, the weight as `f32` and the output, which may
-/// be the input.
-pub(crate) fn variants(mapping: Mapping, width: usize, runs: usize) -> Vec<Variant> {
+/// be the input if it is not in texels.
+pub(crate) fn variants(mapping: Mapping, width: usize, runs: usize, out_in_texels: bool) -> Vec<Variant> {
+    const BUFFERS: &[Access] = &[Access::Write, Access::Read, Access::Write];
+    const TEXELS: &[Access] = &[Access::Write, Access::Read, Access::WriteTexels];
     let threads = if mapping.is_software() { 8 } else { 128 };
     let across = if chunk(width) == 4 { "(chunk.x + chunk.y) + (chunk.z + chunk.w)" } else { "chunk" };
     let chunks = format!(
@@ -21,9 +23,13 @@ pub(crate) fn variants(mapping: Mapping, width: usize, runs: usize) -> Vec<Varia
     );
     let kernel = Kernel::new(
         "rms_norm",
-        &[Access::Write, Access::Read, Access::Write],
+        if out_in_texels { TEXELS } else { BUFFERS },
         &[("THREADS", threads), ("VALUES", 1), ("CHUNK", chunk(width))],
-        &[&chunks, &reduce::source(mapping, include_str!("rms_norm.wgsl"))],
+        &[
+            &chunks,
+            &output_source(out_in_texels, 5, "Chunk"),
+            &reduce::source(mapping, include_str!("rms_norm.wgsl")),
+        ],
     );
     Variant::only(kernel, Work::Groups { per_rows: runs as u64, rows: 1 })
 }

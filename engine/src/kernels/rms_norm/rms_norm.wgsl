@@ -12,7 +12,6 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(3) var<storage, read_write> input: array<Chunk>;
 @group(0) @binding(4) var<storage, read> weight: array<Chunk>;
-@group(0) @binding(5) var<storage, read_write> out: array<Chunk>;
 
 @compute @workgroup_size(THREADS)
 fn main(
@@ -26,8 +25,10 @@ fn main(
     if (row >= row_count(params.logits)) {
         return;
     }
-    let start = (row * params.stride + index % params.runs * params.width) / CHUNK;
     let count = params.width / CHUNK;
+    let stride = params.stride / CHUNK;
+    let in_row = index % params.runs * count;
+    let start = row * stride + in_row;
     var sum = Chunk();
     for (var i = thread.index; i < count; i += THREADS) {
         let value = input[start + i];
@@ -36,6 +37,6 @@ fn main(
     let squares = workgroup_sum(thread, array<f32, VALUES>(across(sum)))[0];
     let scale = 1.0 / sqrt(squares / f32(params.width) + params.epsilon);
     for (var i = thread.index; i < count; i += THREADS) {
-        out[start + i] = input[start + i] * scale * weight[i];
+        put(row, stride, in_row + i, input[start + i] * scale * weight[i]);
     }
 }
