@@ -12,7 +12,7 @@ use wgpu::{BufferUsages, DeviceType, Features, Limits};
 
 use super::adapter::error_chain;
 use super::pipelines::PipelineFile;
-use super::shader::{Access, Kernel, Mapping, TEXEL_BYTES, TEXELS_PER_ROW, Texel};
+use super::shader::{Access, Kernel, Mapping, Place, TEXEL_BYTES, TEXELS_PER_ROW, Texel};
 use crate::device::DeviceError;
 use crate::device::turns::give_way;
 
@@ -42,6 +42,11 @@ impl Array {
     /// Whether it is a texture.
     pub(super) fn is_texels(&self) -> bool {
         matches!(self, Array::Texels(_))
+    }
+
+    /// How an op binds it that may read or write it.
+    pub(super) fn place(&self) -> Place {
+        if self.is_texels() { Place::Texels } else { Place::SharedBuffer }
     }
 
     /// The buffer of what is none.

@@ -3,7 +3,7 @@
 
 use naga::back::{hlsl, msl};
 
-use super::shader::{Kernel, Mapping};
+use super::shader::{Kernel, Mapping, Place};
 use crate::kernels::attention::reference::AttentionShape;
 use crate::kernels::{
     add, add_bias, attention, embed, gate_mul, gather_rows, matmul, rms_norm, rope, store_kv, top_k,
@@ -24,6 +24,7 @@ fn every_kernel() -> Vec<Kernel> {
         store_kv::rope_variants(12, [32, 32], false),
         store_kv::rope_variants(12, [32, 33], false),
         store_kv::rope_variants(12, [32, 16], true),
+        store_kv::rope_texel_variants(8, [32, 16]),
         rms_norm::variants(Mapping::Software { shuffle: true }, 32, 3, true),
         gate_mul::variants(Activation::Silu, 33),
         gate_mul::variants(Activation::Gelu, 33),
@@ -47,18 +48,18 @@ fn every_kernel() -> Vec<Kernel> {
                 accumulate: true,
                 aligned: 1,
                 input_in_texels: mapping == Mapping::Software { shuffle: true },
-                output_in_texels: false,
+                outputs_in_texels: false,
             };
             variants.push(matmul::variants(shape, mapping));
             if format == TensorType::Q4_1 {
                 let (silu, gelu) = (Some(Activation::Silu), Some(Activation::Gelu));
-                for (outputs, gated, aligned) in [(2, None, 4), (3, None, 1), (1, silu, 1), (1, gelu, 4)] {
+                for (outputs, gated, aligned) in [(2, None, 4), (3, None, 1), (3, None, 4), (1, silu, 1), (1, gelu, 4)] {
                     let shape = matmul::Shape { outputs, gated, accumulate: false, aligned, ..shape };
                     variants.push(matmul::variants(shape, mapping));
                     variants
                         .push(matmul::variants(matmul::Shape { input_in_texels: false, ..shape }, mapping));
-                    if shape.input_in_texels && gated.is_some() && aligned == 4 {
-                        let shape = matmul::Shape { output_in_texels: true, ..shape };
+                    if shape.input_in_texels && aligned == 4 {
+                        let shape = matmul::Shape { outputs_in_texels: true, ..shape };
                         variants.push(matmul::variants(shape, mapping));
                     }
                 }
@@ -83,9 +84,13 @@ fn every_kernel() -> Vec<Kernel> {
                 window: None,
                 cache_group: 0,
             };
-            variants.push(attention::variants(shape, mapping, false));
+            variants.push(attention::variants(shape, mapping, [Place::SharedBuffer; 2]));
             if attention::cache_in_texels(mapping, head_size, value_head_size) {
-                variants.push(attention::variants(shape, mapping, true));
+                for [query, out] in [[true, false], [false, true], [true, true]] {
+                    let place =
+                        |in_texels| if in_texels { Place::Texels } else { Place::SharedBuffer };
+                    variants.push(attention::variants(shape, mapping, [place(query), place(out)]));
+                }
             }
             if !mapping.is_software() {
                 variants.extend(attention::split_variants(shape, mapping));

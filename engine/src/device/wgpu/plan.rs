@@ -16,7 +16,7 @@ use super::groups::{Group, How, groups};
 use super::shader::{Texel, Variant, stride};
 use super::split::Split;
 use super::step::capacity;
-use super::texels::{self, in_texels};
+use super::texels::{self, in_texels, turned_query};
 use super::weights::{Part, Weights, dequantized_vector};
 use crate::cache_layout::{CacheLayout, CachePlace};
 use crate::device::{Batch, DeviceError, DeviceLimits, WeightSource};
@@ -36,6 +36,8 @@ pub(super) struct Plan {
     pub(super) candidates: Option<Candidates>,
     /// One per buffer of the program, rows [`stride`] values apart.
     pub(super) activations: Vec<Array>,
+    /// Where the turned queries are of a buffer that is a texture.
+    pub(super) turned: Vec<Option<Array>>,
     /// How layers share the cache.
     pub(super) layout: CacheLayout,
     /// One pair of keys and values per memory of the layout.
@@ -72,6 +74,13 @@ impl Plan {
                 None => Array::Buffer(gpu.storage(&name, 4 * rows * stride(buffer.width) as u64, options)?),
             });
         }
+        let mut turned: Vec<Option<Array>> = vec![None; program.buffers.len()];
+        for query in groups.iter().filter_map(|group| turned_query(program, group)) {
+            if let (Array::Texels(texture), None) = (&activations[query.0], &turned[query.0]) {
+                let extent = [texture.width(), texture.height()];
+                turned[query.0] = Some(Array::Texels(gpu.texture("turned queries", extent, Texel::Floats)?));
+            }
+        }
         let slots = (limits.num_blocks * limits.block_size) as u64;
         let in_texels = cache_in_texels(program, options);
         let mut cache = Vec::with_capacity(layout.num_memories);
@@ -92,6 +101,7 @@ impl Plan {
             groups: Vec::new(),
             candidates: None,
             activations,
+            turned,
             layout,
             cache,
             split: Split::new(gpu, program, limits, options)?,
@@ -228,11 +238,20 @@ impl Builder<'_> {
                 let activation = |id: BufferId| (&self.plan.activations[id.0]).into();
                 let CachePlace { group, memory } = self.plan.layout.places[layer];
                 let [keys, values] = &self.plan.cache[memory];
+                let mut bound = vec![activation(query), activation(key), activation(value)];
+                let variants = match &self.plan.turned[query.0] {
+                    Some(turned) => {
+                        bound.push(turned.into());
+                        store_kv::rope_texel_variants(head_size, widths)
+                    }
+                    None => store_kv::rope_variants(num_heads * rotary / 2, widths, in_texels),
+                };
+                bound.extend([keys.into(), values.into()]);
                 Ok(vec![Draft::new(
                     Rows::Tokens,
-                    store_kv::rope_variants(num_heads * rotary / 2, widths, in_texels),
+                    variants,
                     store_kv::rope_params(widths, group, rope),
-                    vec![activation(query), activation(key), activation(value), keys.into(), values.into()],
+                    bound,
                 )])
             }
         }
@@ -262,7 +281,7 @@ impl Builder<'_> {
                 accumulate,
                 aligned,
                 input_in_texels: activation(input).is_texels(),
-                output_in_texels: outs.iter().any(|out| activation(*out).is_texels()),
+                outputs_in_texels: outs.iter().any(|out| activation(*out).is_texels()),
             };
             let params = matmul::Params {
                 features,
@@ -377,7 +396,8 @@ impl Builder<'_> {
                     cache_group: group,
                 };
                 let [keys, values] = &plan.cache[memory];
-                let (query, out) = (activation(query), activation(out));
+                let query = plan.turned[query.0].as_ref().unwrap_or(activation(query));
+                let out = activation(out);
                 return Ok(Split::attention(
                     plan.split.as_ref(),
                     shape,

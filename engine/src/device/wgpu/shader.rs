@@ -188,11 +188,37 @@ pub(crate) fn chunk_type(length: usize) -> &'static str {
     if chunk(length) == 4 { "vec4<f32>" } else { "f32" }
 }
 
-/// WGSL that declares an output at this binding, in chunks of this type, and writes one: `put`.
-pub(crate) fn output_source(in_texels: bool, binding: usize, chunk: &str) -> String {
-    let source =
-        if in_texels { include_str!("output_texels.wgsl") } else { include_str!("output_buffer.wgsl") };
-    source.replace("OUTPUT_BINDING", &binding.to_string()).replace("OUTPUT_CHUNK", chunk)
+/// How an activation is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// As a buffer that is only read.
+    Buffer,
+    /// As a buffer that may be bound as an output too.
+    SharedBuffer,
+    /// As a texture, a row of texels for each row.
+    Texels,
+}
+
+/// WGSL that declares an input and reads it in fours: `name_at`.
+pub(crate) fn input_source(name: &str, binding: usize, place: Place) -> String {
+    let source = match place {
+        Place::Texels => include_str!("input_texels.wgsl"),
+        Place::Buffer | Place::SharedBuffer => include_str!("input_buffer.wgsl"),
+    };
+    let access = if place == Place::SharedBuffer { "read_write" } else { "read" };
+    source
+        .replace("INPUT_BINDING", &binding.to_string())
+        .replace("INPUT_NAME", name)
+        .replace("INPUT_ACCESS", access)
+}
+
+/// WGSL that declares an output in chunks of this type and writes one: `put_name`. In texels a chunk is a texel.
+pub(crate) fn output_source(name: &str, binding: usize, in_texels: bool, chunk: &str) -> String {
+    let source = if in_texels { include_str!("output_texels.wgsl") } else { include_str!("output_buffer.wgsl") };
+    source
+        .replace("OUTPUT_BINDING", &binding.to_string())
+        .replace("OUTPUT_NAME", name)
+        .replace("OUTPUT_CHUNK", chunk)
 }
 
 /// 1 for a buffer with one row per wanted row of logits.

@@ -252,7 +252,10 @@ impl Rig {
             padded.extend_from_slice(row);
             padded.resize(padded.len().next_multiple_of(stride(width)), 0.0);
         }
-        self.upload(&self.device.plan.activations[id], &padded);
+        let plan = &self.device.plan;
+        for array in std::iter::once(&plan.activations[id]).chain(&plan.turned[id]) {
+            self.upload(array, &padded);
+        }
     }
 
     /// Fills a buffer, guard rows included, with [`POISON`]; what lies between its rows stays zero.
@@ -273,7 +276,8 @@ impl Rig {
     /// rows.
     pub(crate) fn read(&self, id: usize, rows: usize) -> Vec<f32> {
         let width = self.device.program.buffers[id].width;
-        let mut all = self.all_of(&self.device.plan.activations[id]);
+        let plan = &self.device.plan;
+        let mut all = self.all_of(plan.turned[id].as_ref().unwrap_or(&plan.activations[id]));
         all.truncate(self.row_capacity(id) * stride(width));
         let mut values = Vec::with_capacity(rows * width);
         for (index, row) in all.chunks_exact(stride(width)).enumerate() {

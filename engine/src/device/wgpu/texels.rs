@@ -1,5 +1,5 @@
-//! Which activations are textures: on software adapters the inputs of products, which are read far more often than
-//! they are written.
+//! Which activations are textures: on software adapters the inputs of products, and queries, keys and values, all of
+//! which are read far more often than they are written.
 //!
 //! Invariant: an activation is a texture only if all that have to do with it can read or write it as one.
 
@@ -7,42 +7,80 @@ use super::gpu::Options;
 use super::groups::{Group, How, uses};
 use super::shader::{Mapping, chunk, stride};
 use crate::kernels::attention::cache_in_texels;
+use crate::kernels::store_kv::turns_fours;
 use crate::program::{BufferId, OpKind, Program};
 
 /// For each buffer of the program, whether it is a texture, a row of texels for each of its rows.
 pub(super) fn in_texels(program: &Program, groups: &[Group], mapping: Mapping) -> Vec<bool> {
     let mut in_texels = vec![mapping == Mapping::Software { shuffle: true }; program.buffers.len()];
     in_texels[program.logits.0] = false;
-    for group in groups {
-        for (buffer, can_be) in handled(program, group, mapping) {
+    for (index, group) in groups.iter().enumerate() {
+        let before = index.checked_sub(1).map(|before| &groups[before]);
+        for (buffer, can_be) in handled(program, group, before, groups, mapping) {
             in_texels[buffer.0] &= can_be;
         }
     }
-    in_texels
+    // What is written or turned together is all of one kind.
+    loop {
+        let before = in_texels.clone();
+        for group in groups {
+            let together = together(program, group);
+            if together.iter().any(|id| !in_texels[id.0]) {
+                together.iter().for_each(|id| in_texels[id.0] = false);
+            }
+        }
+        if in_texels == before {
+            return in_texels;
+        }
+    }
+}
+
+/// The queries that a group turns.
+pub(super) fn turned_query(program: &Program, group: &Group) -> Option<BufferId> {
+    match (group.how, &program.ops[group.ops.start].kind) {
+        (How::RopeAndStore, OpKind::Rope { buffer, .. }) => Some(*buffer),
+        _ => None,
+    }
 }
 
 /// What a group reads and writes, and whether it can if that is a texture.
-fn handled(program: &Program, group: &Group, mapping: Mapping) -> Vec<(BufferId, bool)> {
+fn handled(
+    program: &Program,
+    group: &Group,
+    before: Option<&Group>,
+    groups: &[Group],
+    mapping: Mapping,
+) -> Vec<(BufferId, bool)> {
     let ops = &program.ops[group.ops.clone()];
     let in_fours = |id: BufferId| chunk(program.buffers[id.0].width) == 4;
+    let cache_in_texels = cache_in_texels(mapping, program.head_size, program.value_head_size);
     match (group.how, &ops[0].kind) {
         (How::Gated, OpKind::MatMul { input, .. }) => {
             let OpKind::GateMul { out, .. } = ops[2].kind else { unreachable!("the gating") };
             vec![(*input, true), (out, in_fours(out))]
+        }
+        (How::RopeAndStore, OpKind::Rope { buffer, rotation, style, .. }) => {
+            let OpKind::StoreKv { key, value, .. } = ops[2].kind else { unreachable!("the store") };
+            let can_be = cache_in_texels && turns_fours(rotation.rotary, *style);
+            [*buffer, key, value].map(|id| (id, can_be)).to_vec()
         }
         (How::Alone, OpKind::RmsNorm { input, weight, out, .. }) => {
             let can_be = input != out && chunk(program.weights[weight.0].columns) == 4;
             vec![(*input, false), (*out, can_be)]
         }
         (How::Alone, OpKind::Attention { query, out, .. }) => {
-            let can_be = query != out && cache_in_texels(mapping, program.head_size, program.value_head_size);
-            vec![(*query, false), (*out, can_be)]
+            // Turned queries are elsewhere; they are all turned right before, or none is.
+            let turned = |group: &Group| turned_query(program, group) == Some(*query);
+            let is_known = before.is_some_and(turned) || !groups.iter().any(turned);
+            vec![(*query, cache_in_texels && query != out && is_known), (*out, cache_in_texels && query != out)]
         }
         _ => {
             let mut handled = Vec::new();
             for op in ops {
                 match op.kind {
-                    OpKind::MatMul { input, out, .. } => handled.extend([(input, true), (out, false)]),
+                    OpKind::MatMul { input, out, accumulate, .. } => {
+                        handled.extend([(input, true), (out, !accumulate && in_fours(out))]);
+                    }
                     ref kind => {
                         let (read, written) = uses(kind);
                         handled.extend(read.into_iter().chain(written).map(|id| (id, false)));
@@ -51,6 +89,16 @@ fn handled(program: &Program, group: &Group, mapping: Mapping) -> Vec<(BufferId,
             }
             handled
         }
+    }
+}
+
+/// Buffers that a group can only handle if all or none of them are textures.
+fn together(program: &Program, group: &Group) -> Vec<BufferId> {
+    let ops = &program.ops[group.ops.clone()];
+    match group.how {
+        How::Alone | How::Gated => Vec::new(),
+        How::Joined => ops.iter().filter_map(|op| uses(&op.kind).1).collect(),
+        How::RopeAndStore => ops.iter().flat_map(|op| uses(&op.kind).0).collect(),
     }
 }
 

@@ -19,7 +19,6 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(3) var<storage, read_write> query: array<vec4<f32>>;
 @group(0) @binding(4) var keys: texture_storage_2d<rgba32float, read>;
 @group(0) @binding(5) var values: texture_storage_2d<rgba32float, read>;
 
@@ -44,7 +43,6 @@ fn main(
     }
     let first_head = index % head_groups * HEADS;
     let kv_head = first_head / GROUP;
-    let query_start = row * params.query_stride + first_head * KEY_LENGTH;
     let visible = step[header.positions + row] + 1u;
     let table = header.block_tables + step[header.table_starts + params.cache_group * header.tokens + row];
 
@@ -57,7 +55,7 @@ fn main(
         highest[THIS_HEAD] = LOWEST;
         // each query_four
         {
-            head_query[THIS_HEAD][QUERY_FOUR] = query[query_start + THIS_HEAD * KEY_LENGTH + min(lane + QUERY_FOUR * LANES, KEY_LENGTH - 1u)];
+            head_query[THIS_HEAD][QUERY_FOUR] = query_at(row, params.query_stride, (first_head + THIS_HEAD) * KEY_LENGTH + min(lane + QUERY_FOUR * LANES, KEY_LENGTH - 1u));
         }
         // end query_four
     }
@@ -129,7 +127,7 @@ fn main(
         {
             let place = lane + VALUE_FOUR * LANES;
             if (place < VALUE_LENGTH) {
-                put(row, params.out_stride, (first_head + THIS_HEAD) * VALUE_LENGTH + place, sum[VALUE_FOUR][THIS_HEAD] / divisor);
+                put_out(row, params.out_stride, (first_head + THIS_HEAD) * VALUE_LENGTH + place, sum[VALUE_FOUR][THIS_HEAD] / divisor);
             }
         }
         // end value_four

@@ -5,7 +5,7 @@
 //! the same bits.
 
 use crate::device::wgpu::shader::{
-    Access, Kernel, Mapping, Texel, Variant, Work, chunk, chunk_type, output_source, stride, unrolled,
+    Access, Kernel, Mapping, Place, Texel, Variant, Work, chunk, chunk_type, input_source, output_source, stride, unrolled,
 };
 use crate::kernels::reduce;
 
@@ -34,9 +34,9 @@ pub(crate) const SPLIT_ROWS: usize = 16;
 /// Threads of a workgroup on hardware.
 const THREADS: usize = 64;
 
-/// The dispatch. Binds query, keys, values and the output, which may be the query if heads have one size, and may be in
-/// texels if the cache is.
-pub(crate) fn variants(shape: AttentionShape, mapping: Mapping, out_in_texels: bool) -> Vec<Variant> {
+/// The dispatch. Binds query, keys, values and the output, which may be the query if heads have one size. Where the cache
+/// is in texels, query and output may be too.
+pub(crate) fn variants(shape: AttentionShape, mapping: Mapping, [query, out]: [Place; 2]) -> Vec<Variant> {
     let group = shape.num_heads / shape.num_kv_heads;
     // Heads that share keys are computed together where a load is dear, apart where threads are plenty.
     let (threads, heads) = match mapping {
@@ -55,14 +55,22 @@ pub(crate) fn variants(shape: AttentionShape, mapping: Mapping, out_in_texels: b
             ("this_head", heads),
         ];
         const CACHE: Access = Access::Texels(Texel::Floats);
-        const BUFFER: &[Access] = &[Access::Write, CACHE, CACHE, Access::Write];
-        const TEXELS: &[Access] = &[Access::Write, CACHE, CACHE, Access::WriteTexels];
+        const BUFFERS: &[Access] = &[Access::Write, CACHE, CACHE, Access::Write];
+        const TEXEL_QUERY: &[Access] = &[CACHE, CACHE, CACHE, Access::Write];
+        const TEXEL_OUT: &[Access] = &[Access::Write, CACHE, CACHE, Access::WriteTexels];
+        const TEXELS: &[Access] = &[CACHE, CACHE, CACHE, Access::WriteTexels];
         let kernel = Kernel::new(
             "attention",
-            if out_in_texels { TEXELS } else { BUFFER },
+            match [query, out].map(|place| place == Place::Texels) {
+                [false, false] => BUFFERS,
+                [true, false] => TEXEL_QUERY,
+                [false, true] => TEXEL_OUT,
+                [true, true] => TEXELS,
+            },
             &constants(shape, heads),
             &[
-                &output_source(out_in_texels, 6, chunk_type(value_head_size)),
+                &input_source("query", 3, query),
+                &output_source("out", 6, out == Place::Texels, chunk_type(value_head_size)),
                 &unrolled(include_str!("lanes.wgsl"), &loops),
             ],
         );

@@ -4,7 +4,8 @@
 //! rows. Invariant: they add in the same order (`common.wgsl`), so which of them runs changes no bit.
 
 use crate::device::wgpu::shader::{
-    Access, Kernel, Mapping, Texel, Variant, Work, logits_flag, stride, unrolled,
+    Access, Kernel, Mapping, Place, Texel, Variant, Work, input_source, logits_flag, output_source, stride,
+    unrolled,
 };
 use crate::program::{Activation, Rows};
 use crate::tensor_type::TensorType;
@@ -20,8 +21,9 @@ const HARDWARE: &[Access] =
 const SOFTWARE: &[Access] = &[WORDS, WORDS, Access::Read, Access::Write, Access::Write, Access::Write];
 /// The same with the input in a texture.
 const TEXEL_INPUT: &[Access] = &[WORDS, WORDS, FLOATS, Access::Write, Access::Write, Access::Write];
-/// The same with the output in a texture too.
-const TEXEL_OUTPUT: &[Access] = &[WORDS, WORDS, FLOATS, Access::WriteTexels];
+/// The same with the outputs in textures too.
+const TEXEL_OUTPUTS: &[Access] =
+    &[WORDS, WORDS, FLOATS, Access::WriteTexels, Access::WriteTexels, Access::WriteTexels];
 
 const WORDS: Access = Access::Texels(Texel::Words);
 const FLOATS: Access = Access::Texels(Texel::Floats);
@@ -112,8 +114,8 @@ pub(crate) struct Shape {
     pub(crate) aligned: usize,
     /// The input is a texture; only where lanes can be handed round.
     pub(crate) input_in_texels: bool,
-    /// The output is a texture; only if the input is one, and where it is gated and its width a multiple of 4.
-    pub(crate) output_in_texels: bool,
+    /// The outputs are textures; only if the input is one, if they are aligned, and if nothing is added to them.
+    pub(crate) outputs_in_texels: bool,
 }
 
 /// The dispatches for a part of a weight. Binds packed values, scales, input and outputs.
@@ -176,14 +178,16 @@ impl Params {
 /// WGSL that writes the results.
 fn store_source(shape: Shape, wide: usize) -> String {
     let store = match shape.outputs {
-        1 if shape.output_in_texels => include_str!("store_texels.wgsl"),
+        1 if shape.accumulate => include_str!("store_added.wgsl"),
         1 => include_str!("store_1.wgsl"),
         2 => include_str!("store_2.wgsl"),
         _ => include_str!("store_3.wgsl"),
     };
     let out = if wide == 1 { "f32".to_owned() } else { format!("vec{wide}<f32>") };
-    let accumulate = u32::from(shape.accumulate);
-    format!("alias Out = {out};\nconst WIDE: u32 = {wide}u;\nconst ACCUMULATE: u32 = {accumulate}u;\n{store}")
+    let outputs: String = (0..shape.outputs)
+        .map(|index| output_source(&format!("out_{index}"), 6 + index, shape.outputs_in_texels, "Out"))
+        .collect();
+    format!("alias Out = {out};\nconst WIDE: u32 = {wide}u;\n{outputs}{store}")
 }
 
 fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
@@ -206,7 +210,7 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
         })
         .collect();
     let values = values.join(", ");
-    let (wide, value) = if shape.output_in_texels {
+    let (wide, value) = if shape.outputs_in_texels && wide < FEATURES {
         // Two lanes have a texel; the first of them writes it.
         let own = format!("let own = vec2<f32>({values});");
         (FEATURES, format!("{own} let value = Out(own, subgroupShuffle(own, {lane} ^ 1u));"))
@@ -218,9 +222,9 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
         None => include_str!("lanes_one.wgsl"),
     };
     let (storage, input) = match shape {
-        Shape { output_in_texels: true, .. } => (TEXEL_OUTPUT, include_str!("input_texels.wgsl")),
-        Shape { input_in_texels: true, .. } => (TEXEL_INPUT, include_str!("input_texels.wgsl")),
-        _ => (SOFTWARE, include_str!("input_buffer.wgsl")),
+        Shape { outputs_in_texels: true, .. } => (TEXEL_OUTPUTS, Place::Texels),
+        Shape { input_in_texels: true, .. } => (TEXEL_INPUT, Place::Texels),
+        _ => (SOFTWARE, Place::Buffer),
     };
     let main = include_str!("lanes.wgsl")
         .replace("LANE_PARAMETER", parameter)
@@ -234,7 +238,7 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
         stored_source(Mapping::Software { shuffle }),
         format_source(shape.format),
         four_source(shape.format),
-        input,
+        &input_source("input", 5, input),
         rows_source,
         &unrolled(inputs, &[("four", 8)]),
         &unrolled(&main, &loops),
@@ -258,7 +262,7 @@ fn hardware(shape: Shape, constants: &[(&str, usize)], main: &str) -> Kernel {
         &store_source(shape, 1),
         include_str!("stored_buffer.wgsl"),
         format_source(shape.format),
-        include_str!("input_buffer.wgsl"),
+        &input_source("input", 5, Place::Buffer),
         main,
     ];
     Kernel::new("matmul", &HARDWARE[..3 + shape.outputs], constants, &parts)

@@ -39,7 +39,7 @@ fn main(
                 factors[line] = block_scale(weight);
             }
             let row = min(first_row + line, rows - 1u);
-            inputs[line * PITCH + j] = input_at(row, b * 8u + j);
+            inputs[line * PITCH + j] = input_at(row, params.blocks * 8u, b * 8u + j);
         }
         workgroupBarrier();
         var sum: array<array<f32, 4>, 4>;

@@ -41,7 +41,7 @@ fn main(
                 let w = block_values(weight, j);
                 for (var r = 0u; r < ROWS; r++) {
                     let row = min(first_row + r, rows - 1u);
-                    let x = input_at(row, (first + b) * 8u + j);
+                    let x = input_at(row, params.blocks * 8u, (first + b) * 8u + j);
                     input_sum[r] = add_inputs(x, input_sum[r]);
                     sum[r] = add_product(w, x, sum[r]);
                 }

@@ -27,7 +27,7 @@ pub(crate) fn variants(mapping: Mapping, width: usize, runs: usize, out_in_texel
         &[("THREADS", threads), ("VALUES", 1), ("CHUNK", chunk(width))],
         &[
             &chunks,
-            &output_source(out_in_texels, 5, "Chunk"),
+            &output_source("out", 5, out_in_texels, "Chunk"),
             &reduce::source(mapping, include_str!("rms_norm.wgsl")),
         ],
     );

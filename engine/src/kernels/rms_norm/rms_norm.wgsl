@@ -37,6 +37,6 @@ fn main(
     let squares = workgroup_sum(thread, array<f32, VALUES>(across(sum)))[0];
     let scale = 1.0 / sqrt(squares / f32(params.width) + params.epsilon);
     for (var i = thread.index; i < count; i += THREADS) {
-        put(row, stride, in_row + i, input[start + i] * scale * weight[i]);
+        put_out(row, stride, in_row + i, input[start + i] * scale * weight[i]);
     }
 }

@@ -1,6 +1,9 @@
 //! The `store_kv` op: a thread for each chunk of a row; alone, or in one with the `rope`s of queries and keys.
 
-use crate::device::wgpu::shader::{Access, ELEMENTS, Kernel, Variant, Work, chunk, stride};
+use crate::device::wgpu::shader::{
+    Access, ELEMENTS, Kernel, Place, Texel, Variant, Work, chunk, input_source, output_source, stride,
+};
+use crate::program::RopeStyle;
 use crate::kernels::attention::chunk_source;
 
 pub mod reference;
@@ -39,10 +42,50 @@ pub(crate) fn rope_variants(query_pairs: usize, [key, value]: [usize; 2], in_tex
         "rope_store_kv",
         if in_texels { TEXELS } else { BUFFERS },
         &[("WORKGROUP", ELEMENTS), ("CACHE_KEYS", 6), ("CACHE_VALUES", 7)],
-        &[&chunk_source(key, value), cache_source(in_texels), include_str!("rope_store_kv.wgsl")],
+        &[
+            &chunk_source(key, value),
+            cache_source(in_texels),
+            include_str!("turn_of.wgsl"),
+            include_str!("rope_store_kv.wgsl"),
+        ],
     );
     let per_row = (query_pairs + key / 4 + value / chunk(value)) as u64;
     Variant::only(kernel, Work::Elements { per_row, workgroup: ELEMENTS as u64 })
+}
+
+/// Whether `rope_texel_variants` can turn so many of a head's values in this style, if the cache is in texels: pairs have
+/// to be in one four, or in fours that are all of them partners.
+pub(crate) fn turns_fours(rotary: usize, style: RopeStyle) -> bool {
+    rotary.is_multiple_of(match style {
+        RopeStyle::Pairs => 4,
+        RopeStyle::Halves => 8,
+    })
+}
+
+/// The same with textures alone. Binds queries, keys, values, the turned queries and the layer's two caches.
+pub(crate) fn rope_texel_variants(head_size: usize, widths: [usize; 2]) -> Vec<Variant> {
+    const FLOATS: Access = Access::Texels(Texel::Floats);
+    const STORAGE: &[Access] =
+        &[FLOATS, FLOATS, FLOATS, Access::WriteTexels, Access::WriteTexels, Access::WriteTexels];
+    // A few rows have few threads.
+    const WORKGROUP: usize = 8;
+    let input = |name, binding| input_source(name, binding, Place::Texels);
+    let kernel = Kernel::new(
+        "rope_store_texels",
+        STORAGE,
+        &[("WORKGROUP", WORKGROUP), ("CACHE_KEYS", 7), ("CACHE_VALUES", 8)],
+        &[
+            &chunk_source(widths[0], widths[1]),
+            cache_source(true),
+            &input("query", 3),
+            &input("key", 4),
+            &input("value", 5),
+            &output_source("turned", 6, true, "vec4<f32>"),
+            include_str!("turn_of.wgsl"),
+            include_str!("rope_store_texels.wgsl"),
+        ],
+    );
+    Variant::only(kernel, Work::Elements { per_row: head_size as u64 / 4, workgroup: WORKGROUP as u64 })
 }
 
 /// Parameters for keys and values of these widths in a layer of this cache group, and queries whose rope is told as

@@ -68,11 +68,6 @@ fn main(
     }
 }
 
-// Cosine and sine.
-fn turn_of(table: u32, pair: u32) -> vec2<f32> {
-    return bitcast<vec2<f32>>(vec2<u32>(step[table + pair * 2u], step[table + pair * 2u + 1u]));
-}
-
 fn turned_key(table: u32, start: u32, place: u32) -> f32 {
     let inside = place % params.head_size;
     if (inside >= params.pairs * 2u) {
