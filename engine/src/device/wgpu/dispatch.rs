@@ -122,7 +122,7 @@ impl Draft {
             entries.push(wgpu::BindGroupEntry { binding, resource });
         }
         // All variants bind the same buffers in the same way.
-        let storage: &'static [Access] = self.variants[0].kernel.storage;
+        let storage: &[Access] = &self.variants[0].kernel.storage;
         let bind_group = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: Some(name),
             layout: &gpu.layout(storage),

@@ -44,9 +44,13 @@ impl Array {
         matches!(self, Array::Texels(_))
     }
 
-    /// How an op binds it that may read or write it.
-    pub(super) fn place(&self) -> Place {
-        if self.is_texels() { Place::Texels } else { Place::SharedBuffer }
+    /// How an op binds it, which takes another array for both input and output if this is `shared`.
+    pub(super) fn place(&self, shared: bool) -> Place {
+        match self {
+            Array::Texels(_) => Place::Texels,
+            Array::Buffer(_) if shared => Place::SharedBuffer,
+            Array::Buffer(_) => Place::Buffer,
+        }
     }
 
     /// The buffer of what is none.
@@ -70,7 +74,7 @@ pub(super) struct Gpu {
     software: bool,
     subgroup_size: Option<u32>,
     faults: Arc<Faults>,
-    layouts: Mutex<HashMap<&'static [Access], wgpu::BindGroupLayout>>,
+    layouts: Mutex<HashMap<Vec<Access>, wgpu::BindGroupLayout>>,
     pipelines: Mutex<HashMap<Arc<str>, wgpu::ComputePipeline>>,
     /// Where the driver's part of them outlives the process.
     pub(super) pipeline_file: Option<PipelineFile>,
@@ -310,7 +314,7 @@ impl Gpu {
         // SAFETY: the sources are this crate's own, and each of their loops counts up or down to a bound that
         // is fixed before the loop starts, so none is infinite.
         let module = unsafe { self.device.create_shader_module_trusted(descriptor, checks) };
-        let bindings = self.layout(kernel.storage);
+        let bindings = self.layout(&kernel.storage);
         let layout = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
             label: Some(kernel.name),
             bind_group_layouts: &[Some(&bindings)],
@@ -330,8 +334,9 @@ impl Gpu {
     }
 
     /// The layout of the one bind group of a kernel.
-    pub(super) fn layout(&self, storage: &'static [Access]) -> wgpu::BindGroupLayout {
-        lock(&self.layouts).entry(storage).or_insert_with(|| self.build_layout(storage)).clone()
+    pub(super) fn layout(&self, storage: &[Access]) -> wgpu::BindGroupLayout {
+        let mut layouts = lock(&self.layouts);
+        layouts.entry(storage.to_vec()).or_insert_with(|| self.build_layout(storage)).clone()
     }
 
     fn build_layout(&self, storage: &[Access]) -> wgpu::BindGroupLayout {

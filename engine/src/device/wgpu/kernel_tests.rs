@@ -11,6 +11,8 @@ use crate::kernels::{
 use crate::program::Activation;
 use crate::tensor_type::TensorType;
 
+const SHUFFLE: Mapping = Mapping::Software { shuffle: true };
+
 /// Every kernel in every form that exists.
 fn every_kernel() -> Vec<Kernel> {
     let software = [true, false].map(|shuffle| Mapping::Software { shuffle });
@@ -25,11 +27,17 @@ fn every_kernel() -> Vec<Kernel> {
         store_kv::rope_variants(12, [32, 33], false),
         store_kv::rope_variants(12, [32, 16], true),
         store_kv::rope_texel_variants(8, [32, 16]),
-        rms_norm::variants(Mapping::Software { shuffle: true }, 32, 3, true),
+        rms_norm::variants(SHUFFLE, 32, 3, [Place::SharedBuffer, Place::Texels]),
+        rms_norm::variants(SHUFFLE, 32, 3, [Place::Texels; 2]),
+        rms_norm::variants(SHUFFLE, 32, 3, [Place::Texels, Place::SharedBuffer]),
+        embed::variants(TensorType::Q4_1, 64, SHUFFLE, Place::Texels),
+        add::variants(32, Place::Texels),
+        gather_rows::variants(32, [Place::Texels; 2]),
+        gather_rows::variants(32, [Place::Texels, Place::Buffer]),
         gate_mul::variants(Activation::Silu, 33),
         gate_mul::variants(Activation::Gelu, 33),
-        add::variants(33),
-        gather_rows::variants(33),
+        add::variants(33, Place::SharedBuffer),
+        gather_rows::variants(33, [Place::Buffer; 2]),
         add_bias::variants(33),
     ];
     for kept in [1, top_k::MOST] {
@@ -37,9 +45,10 @@ fn every_kernel() -> Vec<Kernel> {
         variants.extend(top_k::Stage::series(2 * top_k::CHUNK, kept).into_iter().map(top_k::Stage::variants));
     }
     for mapping in software.into_iter().chain(hardware) {
-        variants.extend([32, 33].map(|width| rms_norm::variants(mapping, width, 3, false)));
+        variants
+            .extend([32, 33].map(|width| rms_norm::variants(mapping, width, 3, [Place::SharedBuffer; 2])));
         for format in TensorType::ALL {
-            variants.push(embed::variants(format, 64, mapping));
+            variants.push(embed::variants(format, 64, mapping, Place::Buffer));
             let shape = matmul::Shape {
                 format,
                 features: 65,
@@ -47,20 +56,23 @@ fn every_kernel() -> Vec<Kernel> {
                 gated: None,
                 accumulate: true,
                 aligned: 1,
-                input_in_texels: mapping == Mapping::Software { shuffle: true },
-                outputs_in_texels: false,
+                input: if mapping == SHUFFLE { Place::Texels } else { Place::Buffer },
+                output: Place::Buffer,
             };
             variants.push(matmul::variants(shape, mapping));
             if format == TensorType::Q4_1 {
                 let (silu, gelu) = (Some(Activation::Silu), Some(Activation::Gelu));
-                for (outputs, gated, aligned) in [(2, None, 4), (3, None, 1), (3, None, 4), (1, silu, 1), (1, gelu, 4)] {
+                for (outputs, gated, aligned) in
+                    [(2, None, 4), (3, None, 1), (3, None, 4), (1, None, 4), (1, silu, 1), (1, gelu, 4)]
+                {
                     let shape = matmul::Shape { outputs, gated, accumulate: false, aligned, ..shape };
                     variants.push(matmul::variants(shape, mapping));
-                    variants
-                        .push(matmul::variants(matmul::Shape { input_in_texels: false, ..shape }, mapping));
-                    if shape.input_in_texels && aligned == 4 {
-                        let shape = matmul::Shape { outputs_in_texels: true, ..shape };
-                        variants.push(matmul::variants(shape, mapping));
+                    variants.push(matmul::variants(matmul::Shape { input: Place::Buffer, ..shape }, mapping));
+                    if mapping == SHUFFLE && aligned == 4 {
+                        for accumulate in [false, outputs == 1 && gated.is_none()] {
+                            let shape = matmul::Shape { output: Place::Texels, accumulate, ..shape };
+                            variants.push(matmul::variants(shape, mapping));
+                        }
                     }
                 }
             }
@@ -87,8 +99,7 @@ fn every_kernel() -> Vec<Kernel> {
             variants.push(attention::variants(shape, mapping, [Place::SharedBuffer; 2]));
             if attention::cache_in_texels(mapping, head_size, value_head_size) {
                 for [query, out] in [[true, false], [false, true], [true, true]] {
-                    let place =
-                        |in_texels| if in_texels { Place::Texels } else { Place::SharedBuffer };
+                    let place = |in_texels| if in_texels { Place::Texels } else { Place::SharedBuffer };
                     variants.push(attention::variants(shape, mapping, [place(query), place(out)]));
                 }
             }

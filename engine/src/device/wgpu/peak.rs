@@ -45,7 +45,7 @@ pub(super) fn measure(gpu: &Gpu) -> Result<Peak, DeviceError> {
         ),
         false => (&[Access::Read, Access::Write] as &'static [Access], include_str!("peak_read_buffer.wgsl")),
     };
-    let of = |(storage, work): (&'static [Access], &str), part| {
+    let of = |(storage, work): (&[Access], &str), part| {
         let constants = [("WORKGROUP", workgroup), ("PART", part)];
         Kernel::new("peak", storage, &constants, &[work, include_str!("peak.wgsl")])
     };
@@ -87,7 +87,7 @@ fn fastest(
         (0..).zip(resources).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
     let bind_group = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
         label: Some("peak"),
-        layout: &gpu.layout(kernel.storage),
+        layout: &gpu.layout(&kernel.storage),
         entries: &entries,
     });
     let (x, y) = super::shader::fold(groups, options.max_workgroups).unwrap_or((1, 1));

@@ -16,7 +16,7 @@ use super::groups::{Group, How, groups};
 use super::shader::{Texel, Variant, stride};
 use super::split::Split;
 use super::step::capacity;
-use super::texels::{self, in_texels, turned_query};
+use super::texels::{Activation, extent, in_texels, updated};
 use super::weights::{Part, Weights, dequantized_vector};
 use crate::cache_layout::{CacheLayout, CachePlace};
 use crate::device::{Batch, DeviceError, DeviceLimits, WeightSource};
@@ -25,7 +25,7 @@ use crate::kernels::rope::RopeTable;
 use crate::kernels::{
     add, add_bias, attention, embed, gate_mul, gather_rows, matmul, rms_norm, rope, store_kv,
 };
-use crate::program::{Activation, BufferId, OpKind, Program, Rotation, Rows, WeightId};
+use crate::program::{self, Buffer, BufferId, OpKind, Program, Rotation, Rows, WeightId};
 
 /// Everything that a step needs on the device.
 pub(super) struct Plan {
@@ -35,9 +35,7 @@ pub(super) struct Plan {
     groups: Vec<(Range<usize>, Range<usize>)>,
     pub(super) candidates: Option<Candidates>,
     /// One per buffer of the program, rows [`stride`] values apart.
-    pub(super) activations: Vec<Array>,
-    /// Where the turned queries are of a buffer that is a texture.
-    pub(super) turned: Vec<Option<Array>>,
+    pub(super) activations: Vec<Activation>,
     /// How layers share the cache.
     pub(super) layout: CacheLayout,
     /// One pair of keys and values per memory of the layout.
@@ -64,22 +62,23 @@ impl Plan {
         let usage = BufferUsages::STORAGE | BufferUsages::UNIFORM | BufferUsages::COPY_DST;
         let step = gpu.bound("the data of a step", step_bytes, usage, options)?;
         let groups = groups(program, options.mapping);
+        let extent = |buffer: &Buffer| extent(buffer.width, row_capacity(buffer.rows, limits), options);
+        let textures = in_texels(program, &groups, options.mapping, |buffer| extent(buffer).is_some());
+        let updated: Vec<BufferId> = groups.iter().filter_map(|group| updated(program, group)).collect();
         let mut activations = Vec::with_capacity(program.buffers.len());
-        for (buffer, in_texels) in program.buffers.iter().zip(in_texels(program, &groups, options.mapping)) {
+        for (index, (buffer, in_texels)) in program.buffers.iter().zip(textures).enumerate() {
             let name = format!("buffer {}", buffer.name);
-            let rows = row_capacity(buffer.rows, limits);
-            let texels = texels::extent(buffer.width, rows, options).filter(|_| in_texels);
-            activations.push(match texels {
-                Some(extent) => Array::Texels(gpu.texture(&name, extent, Texel::Floats)?),
-                None => Array::Buffer(gpu.storage(&name, 4 * rows * stride(buffer.width) as u64, options)?),
+            activations.push(match extent(buffer).filter(|_| in_texels) {
+                Some(extent) => {
+                    let texture = || gpu.texture(&name, extent, Texel::Floats).map(Array::Texels);
+                    let is_updated = updated.contains(&BufferId(index));
+                    Activation { now: texture()?, next: is_updated.then(texture).transpose()? }
+                }
+                None => {
+                    let bytes = 4 * row_capacity(buffer.rows, limits) * stride(buffer.width) as u64;
+                    Activation { now: Array::Buffer(gpu.storage(&name, bytes, options)?), next: None }
+                }
             });
-        }
-        let mut turned: Vec<Option<Array>> = vec![None; program.buffers.len()];
-        for query in groups.iter().filter_map(|group| turned_query(program, group)) {
-            if let (Array::Texels(texture), None) = (&activations[query.0], &turned[query.0]) {
-                let extent = [texture.width(), texture.height()];
-                turned[query.0] = Some(Array::Texels(gpu.texture("turned queries", extent, Texel::Floats)?));
-            }
         }
         let slots = (limits.num_blocks * limits.block_size) as u64;
         let in_texels = cache_in_texels(program, options);
@@ -101,7 +100,6 @@ impl Plan {
             groups: Vec::new(),
             candidates: None,
             activations,
-            turned,
             layout,
             cache,
             split: Split::new(gpu, program, limits, options)?,
@@ -126,7 +124,7 @@ impl Plan {
             }
             plan.groups.push((ops, first..plan.dispatches.len()));
         }
-        let logits = plan.activations[program.logits.0].buffer();
+        let logits = plan.activations[program.logits.0].now.buffer();
         plan.candidates = Candidates::build(gpu, logits, program.vocabulary(), &plan.step, limits, options)?;
         let compiled = Phase::since("build_pipelines", uploaded.to);
         Ok((plan, [uploaded, compiled]))
@@ -183,8 +181,9 @@ struct Products<'p> {
     /// Of all parts together.
     features: usize,
     outs: Vec<BufferId>,
-    gated: Option<Activation>,
-    accumulate: bool,
+    gated: Option<program::Activation>,
+    /// Where what it is added to is, if it is.
+    added_to: Option<Array>,
 }
 
 impl Builder<'_> {
@@ -208,7 +207,7 @@ impl Builder<'_> {
                     features: ids.iter().map(|id| self.program.weights[id.0].rows).sum(),
                     outs: products.iter().map(|(.., out)| *out).collect(),
                     gated: None,
-                    accumulate: false,
+                    added_to: None,
                 }))
             }
             How::Gated => {
@@ -222,7 +221,7 @@ impl Builder<'_> {
                     features: self.program.weights[gate.0].rows,
                     outs: vec![out],
                     gated: Some(activation),
-                    accumulate: false,
+                    added_to: None,
                 }))
             }
             How::RopeAndStore => {
@@ -235,16 +234,16 @@ impl Builder<'_> {
                 let rope = rope::params(num_heads, head_size, rotary, style, before);
                 let widths = [key, value].map(|id| self.program.buffers[id.0].width);
                 let in_texels = cache_in_texels(self.program, self.options);
-                let activation = |id: BufferId| (&self.plan.activations[id.0]).into();
+                let [before, turned] = self.plan.activations[query.0].update();
+                let activation = |id: BufferId| (&self.plan.activations[id.0].now).into();
                 let CachePlace { group, memory } = self.plan.layout.places[layer];
                 let [keys, values] = &self.plan.cache[memory];
-                let mut bound = vec![activation(query), activation(key), activation(value)];
-                let variants = match &self.plan.turned[query.0] {
-                    Some(turned) => {
-                        bound.push(turned.into());
-                        store_kv::rope_texel_variants(head_size, widths)
-                    }
-                    None => store_kv::rope_variants(num_heads * rotary / 2, widths, in_texels),
+                let mut bound = vec![(&before).into(), activation(key), activation(value)];
+                let variants = if before.is_texels() {
+                    bound.push((&turned).into());
+                    store_kv::rope_texel_variants(head_size, widths)
+                } else {
+                    store_kv::rope_variants(num_heads * rotary / 2, widths, in_texels)
                 };
                 bound.extend([keys.into(), values.into()]);
                 Ok(vec![Draft::new(
@@ -264,13 +263,13 @@ impl Builder<'_> {
     }
 
     fn product_drafts(&self, products: Products<'_>) -> Vec<Draft> {
-        let Products { input, weight, parts, features, outs, gated, accumulate } = products;
+        let Products { input, weight, parts, features, outs, gated, added_to } = products;
         let Builder { program, plan, .. } = self;
         let format = program.weights[weight.0].format;
         let (width, rows) = (program.buffers[input.0].width, program.buffers[input.0].rows);
         let widths = outs.iter().map(|out| program.buffers[out.0].width);
         let aligned = if widths.clone().all(|width| width.is_multiple_of(4)) { 4 } else { 1 };
-        let activation = |id: BufferId| &plan.activations[id.0];
+        let input = &plan.activations[input.0].now;
         let draft = |part: &Part| {
             let features = if gated.is_some() { features } else { part.rows };
             let shape = matmul::Shape {
@@ -278,10 +277,10 @@ impl Builder<'_> {
                 features,
                 outputs: outs.len(),
                 gated,
-                accumulate,
+                accumulate: added_to.is_some(),
                 aligned,
-                input_in_texels: activation(input).is_texels(),
-                outputs_in_texels: outs.iter().any(|out| activation(*out).is_texels()),
+                input: input.place(false),
+                output: plan.activations[outs[0].0].now.place(false),
             };
             let params = matmul::Params {
                 features,
@@ -290,8 +289,9 @@ impl Builder<'_> {
                 out_widths: widths.clone().collect(),
                 rows,
             };
-            let mut bound = vec![(&part.values).into(), (&part.scales).into(), activation(input).into()];
-            bound.extend(outs.iter().map(|out| activation(*out).into()));
+            let mut bound = vec![(&part.values).into(), (&part.scales).into(), input.into()];
+            bound.extend(outs.iter().map(|out| (&plan.activations[out.0].now).into()));
+            bound.extend(added_to.iter().filter(|array| array.is_texels()).map(Into::into));
             Draft::new(rows, self.product_variants(shape), params.words(), bound)
         };
         parts.iter().map(draft).collect()
@@ -311,6 +311,8 @@ impl Builder<'_> {
     fn drafts(&mut self, kind: &OpKind) -> Result<Vec<Draft>, DeviceError> {
         if let OpKind::MatMul { input, weight, out, accumulate } = *kind {
             self.weights.matrix(weight)?;
+            let added_to =
+                accumulate.then(|| self.plan.activations[out.0].update()).map(|[before, _]| before);
             return Ok(self.product_drafts(Products {
                 input,
                 weight,
@@ -318,19 +320,25 @@ impl Builder<'_> {
                 features: self.program.weights[weight.0].rows,
                 outs: vec![out],
                 gated: None,
-                accumulate,
+                added_to,
             }));
         }
         let words_before = match *kind {
             OpKind::Rope { rotation, .. } => self.words_before(&rotation),
             _ => 0,
         };
+        // What an op that works in place reads and writes.
+        let in_place = match *kind {
+            OpKind::RmsNorm { input, out, .. } if input == out => Some(self.plan.activations[out.0].update()),
+            OpKind::Add { out, .. } => Some(self.plan.activations[out.0].update()),
+            _ => None,
+        };
         let Builder { program, limits, plan, weights, options, .. } = self;
         let mapping = options.mapping;
         let width = |id: BufferId| program.buffers[id.0].width;
         let rows = |id: BufferId| program.buffers[id.0].rows;
         let columns = |id: WeightId| program.weights[id.0].columns;
-        let activation = |id: BufferId| &plan.activations[id.0];
+        let activation = |id: BufferId| &plan.activations[id.0].now;
         let draft = match *kind {
             OpKind::Embed { table, out, scale } => {
                 let format = program.weights[table.0].format;
@@ -338,7 +346,7 @@ impl Builder<'_> {
                 let drafts = parts.map(|part| {
                     Draft::new(
                         Rows::Tokens,
-                        embed::variants(format, width(out), mapping),
+                        embed::variants(format, width(out), mapping, activation(out).place(false)),
                         embed::params(part.first_row as u32, part.rows as u32, width(out), scale),
                         vec![(&part.values).into(), (&part.scales).into(), activation(out).into()],
                     )
@@ -346,17 +354,20 @@ impl Builder<'_> {
                 return Ok(drafts.collect());
             }
             OpKind::MatMul { .. } => unreachable!("drafted above"),
-            OpKind::RmsNorm { input, weight, out, epsilon } => Draft::new(
-                rows(input),
-                rms_norm::variants(
-                    mapping,
-                    columns(weight),
-                    width(input) / columns(weight),
-                    activation(out).is_texels(),
-                ),
-                rms_norm::params(columns(weight), width(input) / columns(weight), rows(input), epsilon),
-                vec![activation(input).into(), weights.vector(weight)?.into(), activation(out).into()],
-            ),
+            OpKind::RmsNorm { input, weight, out, epsilon } => {
+                let [from, to] = in_place.unwrap_or_else(|| [input, out].map(|id| activation(id).clone()));
+                let weight_array = match from {
+                    Array::Texels(_) => Array::Texels(weights.vector_in_texels(weight)?),
+                    Array::Buffer(_) => Array::Buffer(weights.vector(weight)?),
+                };
+                let (run, runs) = (columns(weight), width(input) / columns(weight));
+                Draft::new(
+                    rows(input),
+                    rms_norm::variants(mapping, run, runs, [from.place(true), to.place(true)]),
+                    rms_norm::params(run, runs, rows(input), epsilon),
+                    vec![(&from).into(), (&weight_array).into(), (&to).into()],
+                )
+            }
             OpKind::AddBias { buffer, bias } => Draft::new(
                 rows(buffer),
                 add_bias::variants(width(buffer)),
@@ -396,8 +407,7 @@ impl Builder<'_> {
                     cache_group: group,
                 };
                 let [keys, values] = &plan.cache[memory];
-                let query = plan.turned[query.0].as_ref().unwrap_or(activation(query));
-                let out = activation(out);
+                let (query, out) = (activation(query), activation(out));
                 return Ok(Split::attention(
                     plan.split.as_ref(),
                     shape,
@@ -412,15 +422,18 @@ impl Builder<'_> {
                 gate_mul::params(width(gate), rows(gate)),
                 vec![activation(gate).into(), activation(up).into(), activation(out).into()],
             ),
-            OpKind::Add { input, out } => Draft::new(
-                rows(out),
-                add::variants(width(out)),
-                add::params(width(out), rows(out)),
-                vec![activation(input).into(), activation(out).into()],
-            ),
+            OpKind::Add { input, out } => {
+                let [before, after] = in_place.unwrap_or_else(|| [out; 2].map(|id| activation(id).clone()));
+                Draft::new(
+                    rows(out),
+                    add::variants(width(out), after.place(true)),
+                    add::params(width(out), rows(out)),
+                    vec![activation(input).into(), (&before).into(), (&after).into()],
+                )
+            }
             OpKind::GatherRows { input, out } => Draft::new(
                 Rows::Logits,
-                gather_rows::variants(width(input)),
+                gather_rows::variants(width(input), [input, out].map(|id| activation(id).place(false))),
                 gather_rows::params(width(input)),
                 vec![activation(input).into(), activation(out).into()],
             ),

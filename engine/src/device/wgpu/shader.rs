@@ -48,14 +48,14 @@ pub(crate) struct Kernel {
     /// Complete WGSL with an entry point `main`; shared by the kernels of many dispatches.
     pub(crate) source: Arc<str>,
     /// Storage buffers from binding 3 on.
-    pub(crate) storage: &'static [Access],
+    pub(crate) storage: Vec<Access>,
 }
 
 impl Kernel {
     /// Puts the prelude and the constants before the parts of a kernel.
     pub(crate) fn new(
         name: &'static str,
-        storage: &'static [Access],
+        storage: &[Access],
         constants: &[(&str, usize)],
         parts: &[&str],
     ) -> Kernel {
@@ -66,7 +66,7 @@ impl Kernel {
         for part in parts {
             source.push_str(part);
         }
-        Kernel { name, source: source.into(), storage }
+        Kernel { name, source: source.into(), storage: storage.to_vec() }
     }
 }
 
@@ -199,8 +199,24 @@ pub(crate) enum Place {
     Texels,
 }
 
-/// WGSL that declares an input and reads it in fours: `name_at`.
-pub(crate) fn input_source(name: &str, binding: usize, place: Place) -> String {
+impl Place {
+    /// How it is bound to be read.
+    pub(crate) fn read(self) -> Access {
+        match self {
+            Place::Buffer => Access::Read,
+            Place::SharedBuffer => Access::Write,
+            Place::Texels => Access::Texels(Texel::Floats),
+        }
+    }
+
+    /// How it is bound to be written.
+    pub(crate) fn written(self) -> Access {
+        if self == Place::Texels { Access::WriteTexels } else { Access::Write }
+    }
+}
+
+/// WGSL that declares an input in chunks of this type and reads one: `name_at`. In texels a chunk is a texel.
+pub(crate) fn input_source(name: &str, binding: usize, place: Place, chunk: &str) -> String {
     let source = match place {
         Place::Texels => include_str!("input_texels.wgsl"),
         Place::Buffer | Place::SharedBuffer => include_str!("input_buffer.wgsl"),
@@ -210,16 +226,23 @@ pub(crate) fn input_source(name: &str, binding: usize, place: Place) -> String {
         .replace("INPUT_BINDING", &binding.to_string())
         .replace("INPUT_NAME", name)
         .replace("INPUT_ACCESS", access)
+        .replace("INPUT_CHUNK", chunk)
 }
 
 /// WGSL that declares an output in chunks of this type and writes one: `put_name`. In texels a chunk is a texel.
-pub(crate) fn output_source(name: &str, binding: usize, in_texels: bool, chunk: &str) -> String {
-    let source = if in_texels { include_str!("output_texels.wgsl") } else { include_str!("output_buffer.wgsl") };
+pub(crate) fn output_source(name: &str, binding: usize, place: Place, chunk: &str) -> String {
+    let source = match place {
+        Place::Texels => include_str!("output_texels.wgsl"),
+        Place::Buffer | Place::SharedBuffer => include_str!("output_buffer.wgsl"),
+    };
     source
         .replace("OUTPUT_BINDING", &binding.to_string())
         .replace("OUTPUT_NAME", name)
         .replace("OUTPUT_CHUNK", chunk)
 }
+
+/// The WGSL type of a texel of floats, and of four values of a buffer.
+pub(crate) const FOUR: &str = "vec4<f32>";
 
 /// 1 for a buffer with one row per wanted row of logits.
 pub(crate) fn logits_flag(rows: Rows) -> u32 {

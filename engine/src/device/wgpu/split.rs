@@ -86,7 +86,7 @@ impl Split {
             ..Draft::new(Rows::Tokens, variants, params.clone(), bound)
         };
         let whole = read().into_iter().chain([out.into()]).collect();
-        let variants = attention::variants(shape, mapping, [query, out].map(Array::place));
+        let variants = attention::variants(shape, mapping, [query, out].map(|array| array.place(true)));
         let Some(split) = split else { return vec![draft(When::Always, variants, whole)] };
         let gathered = || [&split.sums, &split.totals].map(|buffer| Bound::Buffer(buffer.clone()));
         let [attend, join] = attention::split_variants(shape, mapping);

@@ -10,6 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::gpu::{Array, Gpu, Options};
 use super::shader::{Mapping, TEXEL_BYTES, stride};
+use super::texels::Activation;
 use super::{WgpuDevice, adapter};
 use crate::device::{
     Batch, BatchSequence, Candidate, Device, DeviceError, DeviceLimits, ExecuteTimes, WeightSource,
@@ -252,8 +253,8 @@ impl Rig {
             padded.extend_from_slice(row);
             padded.resize(padded.len().next_multiple_of(stride(width)), 0.0);
         }
-        let plan = &self.device.plan;
-        for array in std::iter::once(&plan.activations[id]).chain(&plan.turned[id]) {
+        let Activation { now, next } = &self.device.plan.activations[id];
+        for array in std::iter::once(now).chain(next) {
             self.upload(array, &padded);
         }
     }
@@ -276,8 +277,7 @@ impl Rig {
     /// rows.
     pub(crate) fn read(&self, id: usize, rows: usize) -> Vec<f32> {
         let width = self.device.program.buffers[id].width;
-        let plan = &self.device.plan;
-        let mut all = self.all_of(plan.turned[id].as_ref().unwrap_or(&plan.activations[id]));
+        let mut all = self.all_of(&self.device.plan.activations[id].now);
         all.truncate(self.row_capacity(id) * stride(width));
         let mut values = Vec::with_capacity(rows * width);
         for (index, row) in all.chunks_exact(stride(width)).enumerate() {

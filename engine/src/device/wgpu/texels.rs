@@ -1,22 +1,47 @@
-//! Which activations are textures: on software adapters the inputs of products, and queries, keys and values, all of
-//! which are read far more often than they are written.
+//! Which activations are textures: on software adapters, where loading from one is vector code, as many as can be.
+//!
+//! Nobody can write to a texture that is read, so what an op updates has two of them, in turn.
 //!
 //! Invariant: an activation is a texture only if all that have to do with it can read or write it as one.
 
-use super::gpu::Options;
+use super::gpu::{Array, Options};
 use super::groups::{Group, How, uses};
 use super::shader::{Mapping, chunk, stride};
 use crate::kernels::attention::cache_in_texels;
 use crate::kernels::store_kv::turns_fours;
-use crate::program::{BufferId, OpKind, Program};
+use crate::program::{Buffer, BufferId, OpKind, Program};
 
-/// For each buffer of the program, whether it is a texture, a row of texels for each of its rows.
-pub(super) fn in_texels(program: &Program, groups: &[Group], mapping: Mapping) -> Vec<bool> {
-    let mut in_texels = vec![mapping == Mapping::Software { shuffle: true }; program.buffers.len()];
+/// A buffer of a program on the device.
+pub(super) struct Activation {
+    /// Where it is after the ops that there are so far.
+    pub(super) now: Array,
+    /// Where the next op that updates it puts it, if that is another texture.
+    pub(super) next: Option<Array>,
+}
+
+impl Activation {
+    /// What the next op that updates it reads and writes.
+    pub(super) fn update(&mut self) -> [Array; 2] {
+        let read = self.now.clone();
+        if let Some(next) = &mut self.next {
+            std::mem::swap(&mut self.now, next);
+        }
+        [read, self.now.clone()]
+    }
+}
+
+/// For each buffer of the program, whether it is a texture, a row of texels for each of its rows. Not all `fit`.
+pub(super) fn in_texels(
+    program: &Program,
+    groups: &[Group],
+    mapping: Mapping,
+    fits: impl Fn(&Buffer) -> bool,
+) -> Vec<bool> {
+    let can_be = |buffer| mapping == Mapping::Software { shuffle: true } && fits(buffer);
+    let mut in_texels: Vec<bool> = program.buffers.iter().map(can_be).collect();
     in_texels[program.logits.0] = false;
-    for (index, group) in groups.iter().enumerate() {
-        let before = index.checked_sub(1).map(|before| &groups[before]);
-        for (buffer, can_be) in handled(program, group, before, groups, mapping) {
+    for group in groups {
+        for (buffer, can_be) in handled(program, group, mapping) {
             in_texels[buffer.0] &= can_be;
         }
     }
@@ -35,61 +60,49 @@ pub(super) fn in_texels(program: &Program, groups: &[Group], mapping: Mapping) -
     }
 }
 
-/// The queries that a group turns.
-pub(super) fn turned_query(program: &Program, group: &Group) -> Option<BufferId> {
+/// What a group updates in place, if it is a buffer.
+pub(super) fn updated(program: &Program, group: &Group) -> Option<BufferId> {
     match (group.how, &program.ops[group.ops.start].kind) {
         (How::RopeAndStore, OpKind::Rope { buffer, .. }) => Some(*buffer),
+        (How::Alone, OpKind::MatMul { out, accumulate: true, .. } | OpKind::Add { out, .. }) => Some(*out),
+        (How::Alone, OpKind::RmsNorm { input, out, .. }) if input == out => Some(*out),
         _ => None,
     }
 }
 
 /// What a group reads and writes, and whether it can if that is a texture.
-fn handled(
-    program: &Program,
-    group: &Group,
-    before: Option<&Group>,
-    groups: &[Group],
-    mapping: Mapping,
-) -> Vec<(BufferId, bool)> {
+fn handled(program: &Program, group: &Group, mapping: Mapping) -> Vec<(BufferId, bool)> {
     let ops = &program.ops[group.ops.clone()];
     let in_fours = |id: BufferId| chunk(program.buffers[id.0].width) == 4;
     let cache_in_texels = cache_in_texels(mapping, program.head_size, program.value_head_size);
-    match (group.how, &ops[0].kind) {
-        (How::Gated, OpKind::MatMul { input, .. }) => {
-            let OpKind::GateMul { out, .. } = ops[2].kind else { unreachable!("the gating") };
-            vec![(*input, true), (out, in_fours(out))]
+    if let (How::RopeAndStore, OpKind::Rope { rotation, style, .. }) = (group.how, &ops[0].kind) {
+        let can_be = cache_in_texels && turns_fours(rotation.rotary, *style);
+        return together(program, group).into_iter().map(|id| (id, can_be)).collect();
+    }
+    if let (How::Gated, OpKind::MatMul { input, .. }, OpKind::GateMul { out, .. }) =
+        (group.how, &ops[0].kind, &ops[ops.len() - 1].kind)
+    {
+        return vec![(*input, true), (*out, in_fours(*out))];
+    }
+    let of = |kind: &OpKind| match *kind {
+        OpKind::Embed { out, .. } => vec![(out, true)],
+        OpKind::GatherRows { input, out } => vec![(input, true), (out, true)],
+        OpKind::Add { input, out } => vec![(input, false), (out, true)],
+        OpKind::MatMul { input, out, .. } => vec![(input, true), (out, in_fours(out))],
+        OpKind::RmsNorm { input, weight, out, .. } => {
+            let can_be = chunk(program.weights[weight.0].columns) == 4;
+            vec![(input, can_be), (out, can_be)]
         }
-        (How::RopeAndStore, OpKind::Rope { buffer, rotation, style, .. }) => {
-            let OpKind::StoreKv { key, value, .. } = ops[2].kind else { unreachable!("the store") };
-            let can_be = cache_in_texels && turns_fours(rotation.rotary, *style);
-            [*buffer, key, value].map(|id| (id, can_be)).to_vec()
-        }
-        (How::Alone, OpKind::RmsNorm { input, weight, out, .. }) => {
-            let can_be = input != out && chunk(program.weights[weight.0].columns) == 4;
-            vec![(*input, false), (*out, can_be)]
-        }
-        (How::Alone, OpKind::Attention { query, out, .. }) => {
-            // Turned queries are elsewhere; they are all turned right before, or none is.
-            let turned = |group: &Group| turned_query(program, group) == Some(*query);
-            let is_known = before.is_some_and(turned) || !groups.iter().any(turned);
-            vec![(*query, cache_in_texels && query != out && is_known), (*out, cache_in_texels && query != out)]
+        OpKind::Attention { query, out, .. } => {
+            let can_be = cache_in_texels && query != out;
+            vec![(query, can_be), (out, can_be)]
         }
         _ => {
-            let mut handled = Vec::new();
-            for op in ops {
-                match op.kind {
-                    OpKind::MatMul { input, out, accumulate, .. } => {
-                        handled.extend([(input, true), (out, !accumulate && in_fours(out))]);
-                    }
-                    ref kind => {
-                        let (read, written) = uses(kind);
-                        handled.extend(read.into_iter().chain(written).map(|id| (id, false)));
-                    }
-                }
-            }
-            handled
+            let (read, written) = uses(kind);
+            read.into_iter().chain(written).map(|id| (id, false)).collect()
         }
-    }
+    };
+    ops.iter().flat_map(|op| of(&op.kind)).collect()
 }
 
 /// Buffers that a group can only handle if all or none of them are textures.
@@ -114,42 +127,58 @@ mod tests {
     use super::*;
     use crate::device::wgpu::groups::groups;
     use crate::kernels::synthetic::{LlamaShape, SyntheticModel};
+    use crate::program::WeightId;
 
-    fn names(program: &Program, mapping: Mapping) -> Vec<&'static str> {
-        let in_texels = in_texels(program, &groups(program, mapping), mapping);
+    const SHUFFLE: Mapping = Mapping::Software { shuffle: true };
+
+    fn program() -> Program {
+        SyntheticModel::new(&LlamaShape::TINY, 1).program
+    }
+
+    /// Names of the buffers that are none.
+    fn buffers(program: &Program, mapping: Mapping, fits: impl Fn(&Buffer) -> bool) -> Vec<&'static str> {
+        let in_texels = in_texels(program, &groups(program, mapping), mapping, fits);
         let buffers = program.buffers.iter().zip(in_texels);
-        buffers.filter(|(_, in_texels)| *in_texels).map(|(buffer, _)| buffer.name).collect()
+        buffers.filter(|(_, in_texels)| !in_texels).map(|(buffer, _)| buffer.name).collect()
     }
 
     #[test]
-    fn the_inputs_of_products_are_textures_where_lanes_are_handed_round_and_nothing_else_is() {
-        let program = SyntheticModel::new(&LlamaShape::TINY, 1).program;
-        // The last norm is in place here. Nobody touches `up`, which ends in the gated product.
-        assert_eq!(
-            names(&program, Mapping::Software { shuffle: true }),
-            ["normed", "attended", "gate", "up"]
-        );
+    fn all_but_the_logits_are_textures_where_lanes_are_handed_round_and_nothing_is_elsewhere() {
+        let program = program();
+        assert_eq!(buffers(&program, SHUFFLE, |_| true), ["logits"]);
         for mapping in [Mapping::Software { shuffle: false }, Mapping::Hardware { subgroups: true }] {
-            assert_eq!(names(&program, mapping), [""; 0]);
+            assert_eq!(buffers(&program, mapping, |_| true).len(), program.buffers.len());
         }
     }
 
     #[test]
-    fn what_an_op_of_another_kind_reads_or_writes_is_a_buffer() {
-        let mut program = SyntheticModel::new(&LlamaShape::TINY, 1).program;
+    fn what_one_op_cannot_take_from_a_texture_is_a_buffer_and_all_that_is_written_with_it() {
+        let mut program = program();
         let attention = program.ops.iter().position(|op| matches!(op.kind, OpKind::Attention { .. }));
         let at = attention.expect("there is one");
-        let OpKind::Attention { out, .. } = program.ops[at].kind else { unreachable!() };
+        let OpKind::Attention { query, .. } = program.ops[at].kind else { unreachable!() };
         let mut bias = program.ops[at].clone();
-        bias.kind = OpKind::AddBias { buffer: out, bias: crate::program::WeightId(0) };
-        program.ops.insert(at + 1, bias);
-        assert!(!names(&program, Mapping::Software { shuffle: true }).contains(&"attended"));
+        bias.kind = OpKind::AddBias { buffer: query, bias: WeightId(0) };
+        program.ops.insert(at, bias);
+        let expected = ["query", "key", "value", "logits"];
+        assert_eq!(buffers(&program, SHUFFLE, |_| true), expected);
+        assert_eq!(buffers(&super::tests::program(), SHUFFLE, |buffer| buffer.name != "key"), expected);
+    }
+
+    #[test]
+    fn the_residual_stream_and_the_turned_queries_are_updated() {
+        let program = program();
+        let groups = groups(&program, SHUFFLE);
+        let updated: Vec<_> = groups.iter().filter_map(|group| updated(&program, group)).collect();
+        let names: Vec<_> = updated.iter().map(|id| program.buffers[id.0].name).collect();
+        assert_eq!(names[..3], ["query", "hidden", "hidden"]);
+        assert_eq!(names.last(), Some(&"last"));
     }
 
     #[test]
     fn an_activation_too_large_for_a_texture_has_none() {
         let options = |max_texel_rows| Options {
-            mapping: Mapping::Software { shuffle: true },
+            mapping: SHUFFLE,
             max_binding: 1 << 20,
             max_workgroups: 1,
             max_texel_rows,

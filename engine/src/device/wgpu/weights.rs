@@ -282,6 +282,15 @@ impl<'a> Weights<'a> {
         Ok(Stored { bytes, row_bytes })
     }
 
+    /// The vector of a norm as a texture of one row, for widths in fours.
+    pub(super) fn vector_in_texels(&self, id: WeightId) -> Result<wgpu::Texture, DeviceError> {
+        let weight = &self.declared[id.0];
+        let values = dequantized_vector(weight, &self.source.weight(id))?;
+        let texture = self.gpu.texture(&weight.name, [values.len() as u32 / 4, 1], Texel::Floats)?;
+        self.gpu.write_texels(&texture, 0, bytemuck::cast_slice(&values));
+        Ok(texture)
+    }
+
     /// The vector of a norm or a bias.
     pub(super) fn vector(&self, id: WeightId) -> Result<wgpu::Buffer, DeviceError> {
         upload_vector(self.gpu, &self.declared[id.0], &self.source.weight(id), self.options)

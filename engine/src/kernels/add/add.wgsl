@@ -7,7 +7,6 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(3) var<storage, read> input: array<vec4<f32>>;
-@group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(
@@ -19,5 +18,7 @@ fn main(
     if (index >= row_count(params.logits) * params.per_row) {
         return;
     }
-    out[index] += input[index];
+    let row = index / params.per_row;
+    let place = index % params.per_row;
+    put_out(row, params.per_row, place, before_at(row, params.per_row, place) + input[index]);
 }

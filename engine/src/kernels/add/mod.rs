@@ -1,19 +1,25 @@
 //! The `add` op: a thread for each four values.
 
-use crate::device::wgpu::shader::{Access, ELEMENTS, Kernel, Variant, Work, logits_flag, stride};
+use crate::device::wgpu::shader::{
+    Access, ELEMENTS, FOUR, Kernel, Place, Variant, Work, input_source, logits_flag, output_source, stride,
+};
 use crate::program::Rows;
 
 pub mod reference;
 #[cfg(test)]
 mod tests;
 
-/// The dispatch. Binds the input and the values it is added to.
-pub(crate) fn variants(width: usize) -> Vec<Variant> {
+/// The dispatch. Binds the input, what it is added to, and the output: the same buffer or another texture.
+pub(crate) fn variants(width: usize, out: Place) -> Vec<Variant> {
     let kernel = Kernel::new(
         "add",
-        &[Access::Read, Access::Write],
+        &[Access::Read, out.read(), out.written()],
         &[("WORKGROUP", ELEMENTS)],
-        &[include_str!("add.wgsl")],
+        &[
+            &input_source("before", 4, out, FOUR),
+            &output_source("out", 5, out, FOUR),
+            include_str!("add.wgsl"),
+        ],
     );
     let per_row = stride(width) as u64 / 4;
     Variant::only(kernel, Work::Elements { per_row, workgroup: ELEMENTS as u64 })

@@ -5,7 +5,8 @@
 //! the same bits.
 
 use crate::device::wgpu::shader::{
-    Access, Kernel, Mapping, Place, Texel, Variant, Work, chunk, chunk_type, input_source, output_source, stride, unrolled,
+    Access, FOUR, Kernel, Mapping, Place, Texel, Variant, Work, chunk, chunk_type, input_source,
+    output_source, stride, unrolled,
 };
 use crate::kernels::reduce;
 
@@ -55,22 +56,13 @@ pub(crate) fn variants(shape: AttentionShape, mapping: Mapping, [query, out]: [P
             ("this_head", heads),
         ];
         const CACHE: Access = Access::Texels(Texel::Floats);
-        const BUFFERS: &[Access] = &[Access::Write, CACHE, CACHE, Access::Write];
-        const TEXEL_QUERY: &[Access] = &[CACHE, CACHE, CACHE, Access::Write];
-        const TEXEL_OUT: &[Access] = &[Access::Write, CACHE, CACHE, Access::WriteTexels];
-        const TEXELS: &[Access] = &[CACHE, CACHE, CACHE, Access::WriteTexels];
         let kernel = Kernel::new(
             "attention",
-            match [query, out].map(|place| place == Place::Texels) {
-                [false, false] => BUFFERS,
-                [true, false] => TEXEL_QUERY,
-                [false, true] => TEXEL_OUT,
-                [true, true] => TEXELS,
-            },
+            &[query.read(), CACHE, CACHE, out.written()],
             &constants(shape, heads),
             &[
-                &input_source("query", 3, query),
-                &output_source("out", 6, out == Place::Texels, chunk_type(value_head_size)),
+                &input_source("query", 3, query, FOUR),
+                &output_source("out", 6, out, FOUR),
                 &unrolled(include_str!("lanes.wgsl"), &loops),
             ],
         );
@@ -112,7 +104,7 @@ fn in_tiles(
     shape: AttentionShape,
     mapping: Mapping,
     (threads, heads): (usize, usize),
-    storage: &'static [Access],
+    storage: &[Access],
     parts: &[&str],
 ) -> Kernel {
     let mut constants = constants(shape, heads);

@@ -9,7 +9,6 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(5) var<storage, read_write> out: array<vec4<f32>>;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(
@@ -31,10 +30,11 @@ fn main(
     let block = load_block(block_index(entry, place / 8u, params.blocks));
     let scale = block_scale(block);
     let raw = block_values(block, place % 8u);
-    out[index] = params.scale * vec4<f32>(
+    let value = params.scale * vec4<f32>(
         add_block(0.0, scale, raw.x, 1.0),
         add_block(0.0, scale, raw.y, 1.0),
         add_block(0.0, scale, raw.z, 1.0),
         add_block(0.0, scale, raw.w, 1.0),
     );
+    put_out(row, per_row, place, value);
 }

@@ -1,6 +1,8 @@
 //! The `embed` op: rows of a table, from its stored format to `f32`.
 
-use crate::device::wgpu::shader::{Access, ELEMENTS, Kernel, Mapping, Texel, Variant, Work};
+use crate::device::wgpu::shader::{
+    Access, ELEMENTS, FOUR, Kernel, Mapping, Place, Texel, Variant, Work, output_source,
+};
 use crate::kernels::matmul;
 use crate::tensor_type::TensorType;
 
@@ -9,14 +11,18 @@ pub mod reference;
 mod tests;
 
 /// The dispatch for a table of this format and width. Binds the packed values, the scales and the output.
-pub(crate) fn variants(format: TensorType, width: usize, mapping: Mapping) -> Vec<Variant> {
-    const SOFTWARE: &[Access] = &[Access::Texels(Texel::Words), Access::Texels(Texel::Words), Access::Write];
-    let software = mapping.is_software();
+pub(crate) fn variants(format: TensorType, width: usize, mapping: Mapping, out: Place) -> Vec<Variant> {
+    let packed = if mapping.is_software() { Access::Texels(Texel::Words) } else { Access::Read };
     let kernel = Kernel::new(
         "embed",
-        if software { SOFTWARE } else { &[Access::Read, Access::Read, Access::Write] },
+        &[packed, packed, out.written()],
         &[("WORKGROUP", ELEMENTS), ("UNIT", matmul::unit(format))],
-        &[matmul::stored_source(mapping), matmul::format_source(format), include_str!("embed.wgsl")],
+        &[
+            matmul::stored_source(mapping),
+            matmul::format_source(format),
+            &output_source("out", 5, out, FOUR),
+            include_str!("embed.wgsl"),
+        ],
     );
     let per_row = 8 * width.div_ceil(32) as u64;
     Variant::only(kernel, Work::Elements { per_row, workgroup: ELEMENTS as u64 })

@@ -5,8 +5,6 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(3) var<storage, read> input: array<vec4<f32>>;
-@group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;
 
 @compute @workgroup_size(WORKGROUP)
 fn main(
@@ -19,5 +17,6 @@ fn main(
     if (row >= header.logits_rows) {
         return;
     }
-    out[index] = input[step[header.wanted_rows + row] * params.per_row + index % params.per_row];
+    let place = index % params.per_row;
+    put_out(row, params.per_row, place, input_at(step[header.wanted_rows + row], params.per_row, place));
 }

@@ -1,18 +1,24 @@
 //! The `gather_rows` op: a thread for each four values.
 
-use crate::device::wgpu::shader::{Access, ELEMENTS, Kernel, Variant, Work, stride};
+use crate::device::wgpu::shader::{
+    ELEMENTS, FOUR, Kernel, Place, Variant, Work, input_source, output_source, stride,
+};
 
 pub mod reference;
 #[cfg(test)]
 mod tests;
 
 /// The dispatch. Binds input and output.
-pub(crate) fn variants(width: usize) -> Vec<Variant> {
+pub(crate) fn variants(width: usize, [input, out]: [Place; 2]) -> Vec<Variant> {
     let kernel = Kernel::new(
         "gather_rows",
-        &[Access::Read, Access::Write],
+        &[input.read(), out.written()],
         &[("WORKGROUP", ELEMENTS)],
-        &[include_str!("gather_rows.wgsl")],
+        &[
+            &input_source("input", 3, input, FOUR),
+            &output_source("out", 4, out, FOUR),
+            include_str!("gather_rows.wgsl"),
+        ],
     );
     let per_row = stride(width) as u64 / 4;
     Variant::only(kernel, Work::Elements { per_row, workgroup: ELEMENTS as u64 })

@@ -4,8 +4,8 @@
 //! rows. Invariant: they add in the same order (`common.wgsl`), so which of them runs changes no bit.
 
 use crate::device::wgpu::shader::{
-    Access, Kernel, Mapping, Place, Texel, Variant, Work, input_source, logits_flag, output_source, stride,
-    unrolled,
+    Access, FOUR, Kernel, Mapping, Place, Texel, Variant, Work, input_source, logits_flag, output_source,
+    stride, unrolled,
 };
 use crate::program::{Activation, Rows};
 use crate::tensor_type::TensorType;
@@ -13,20 +13,6 @@ use crate::tensor_type::TensorType;
 pub mod reference;
 #[cfg(test)]
 mod tests;
-
-/// What kernels bind, with as many outputs as there can be: packed values, scales, input, outputs.
-const HARDWARE: &[Access] =
-    &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Write, Access::Write];
-/// The same on software adapters.
-const SOFTWARE: &[Access] = &[WORDS, WORDS, Access::Read, Access::Write, Access::Write, Access::Write];
-/// The same with the input in a texture.
-const TEXEL_INPUT: &[Access] = &[WORDS, WORDS, FLOATS, Access::Write, Access::Write, Access::Write];
-/// The same with the outputs in textures too.
-const TEXEL_OUTPUTS: &[Access] =
-    &[WORDS, WORDS, FLOATS, Access::WriteTexels, Access::WriteTexels, Access::WriteTexels];
-
-const WORDS: Access = Access::Texels(Texel::Words);
-const FLOATS: Access = Access::Texels(Texel::Floats);
 
 /// Most weights whose products one dispatch computes.
 pub(crate) const MAX_OUTPUTS: usize = 3;
@@ -112,13 +98,31 @@ pub(crate) struct Shape {
     pub(crate) accumulate: bool,
     /// Outputs begin and end at multiples of this.
     pub(crate) aligned: usize,
-    /// The input is a texture; only where lanes can be handed round.
-    pub(crate) input_in_texels: bool,
-    /// The outputs are textures; only if the input is one, if they are aligned, and if nothing is added to them.
-    pub(crate) outputs_in_texels: bool,
+    /// A texture only where lanes can be handed round.
+    pub(crate) input: Place,
+    /// Textures only if the input is one, and if they are aligned.
+    pub(crate) output: Place,
 }
 
-/// The dispatches for a part of a weight. Binds packed values, scales, input and outputs.
+impl Shape {
+    /// What it adds to is another texture than its output.
+    fn adds_to_texels(&self) -> bool {
+        self.accumulate && self.output == Place::Texels
+    }
+
+    /// What the kernels bind where weights are bound like this.
+    fn storage(&self, weights: Access) -> Vec<Access> {
+        let mut storage = vec![weights, weights, self.input.read()];
+        storage.resize(3 + self.outputs, self.output.written());
+        if self.adds_to_texels() {
+            storage.push(Place::Texels.read());
+        }
+        storage
+    }
+}
+
+/// The dispatches for a part of a weight. Binds packed values, scales, input and outputs, and behind an output that is a
+/// texture what it is added to, another one.
 pub(crate) fn variants(shape: Shape, mapping: Mapping) -> Vec<Variant> {
     let variant = |min_rows: usize, rows: usize, group: usize, kernel: Kernel| Variant {
         min_rows: min_rows as u64,
@@ -178,16 +182,20 @@ impl Params {
 /// WGSL that writes the results.
 fn store_source(shape: Shape, wide: usize) -> String {
     let store = match shape.outputs {
+        1 if shape.accumulate && shape.output == Place::Texels => include_str!("store_added_texels.wgsl"),
         1 if shape.accumulate => include_str!("store_added.wgsl"),
         1 => include_str!("store_1.wgsl"),
         2 => include_str!("store_2.wgsl"),
         _ => include_str!("store_3.wgsl"),
     };
     let out = if wide == 1 { "f32".to_owned() } else { format!("vec{wide}<f32>") };
-    let outputs: String = (0..shape.outputs)
-        .map(|index| output_source(&format!("out_{index}"), 6 + index, shape.outputs_in_texels, "Out"))
+    let mut bound: String = (0..shape.outputs)
+        .map(|index| output_source(&format!("out_{index}"), 6 + index, shape.output, "Out"))
         .collect();
-    format!("alias Out = {out};\nconst WIDE: u32 = {wide}u;\n{outputs}{store}")
+    if shape.adds_to_texels() {
+        bound.push_str(&input_source("before", 7, Place::Texels, FOUR));
+    }
+    format!("alias Out = {out};\nconst WIDE: u32 = {wide}u;\n{bound}{store}")
 }
 
 fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
@@ -210,7 +218,7 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
         })
         .collect();
     let values = values.join(", ");
-    let (wide, value) = if shape.outputs_in_texels && wide < FEATURES {
+    let (wide, value) = if shape.output == Place::Texels && wide < FEATURES {
         // Two lanes have a texel; the first of them writes it.
         let own = format!("let own = vec2<f32>({values});");
         (FEATURES, format!("{own} let value = Out(own, subgroupShuffle(own, {lane} ^ 1u));"))
@@ -220,11 +228,6 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
     let rows_source = match shape.gated {
         Some(_) => concat!(include_str!("../gate_mul/slope.wgsl"), include_str!("lanes_gated.wgsl")),
         None => include_str!("lanes_one.wgsl"),
-    };
-    let (storage, input) = match shape {
-        Shape { outputs_in_texels: true, .. } => (TEXEL_OUTPUTS, Place::Texels),
-        Shape { input_in_texels: true, .. } => (TEXEL_INPUT, Place::Texels),
-        _ => (SOFTWARE, Place::Buffer),
     };
     let main = include_str!("lanes.wgsl")
         .replace("LANE_PARAMETER", parameter)
@@ -238,14 +241,14 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
         stored_source(Mapping::Software { shuffle }),
         format_source(shape.format),
         four_source(shape.format),
-        &input_source("input", 5, input),
+        &input_source("input", 5, shape.input, FOUR),
         rows_source,
         &unrolled(inputs, &[("four", 8)]),
         &unrolled(&main, &loops),
     ];
     let gelu = usize::from(shape.gated == Some(Activation::Gelu));
     let constants = [("ROWS", rows), ("UNIT", unit(shape.format)), ("GELU", gelu)];
-    Kernel::new("matmul", &storage[..3 + shape.outputs], &constants, &parts)
+    Kernel::new("matmul", &shape.storage(Access::Texels(Texel::Words)), &constants, &parts)
 }
 
 fn vector(shape: Shape, rows: usize) -> Kernel {
@@ -262,8 +265,8 @@ fn hardware(shape: Shape, constants: &[(&str, usize)], main: &str) -> Kernel {
         &store_source(shape, 1),
         include_str!("stored_buffer.wgsl"),
         format_source(shape.format),
-        &input_source("input", 5, Place::Buffer),
+        &input_source("input", 5, Place::Buffer, FOUR),
         main,
     ];
-    Kernel::new("matmul", &HARDWARE[..3 + shape.outputs], constants, &parts)
+    Kernel::new("matmul", &shape.storage(Access::Read), constants, &parts)
 }

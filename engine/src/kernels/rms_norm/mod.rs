@@ -1,7 +1,8 @@
 //! The `rms_norm` op: a workgroup for each row, or for each of the runs that a row is normed in.
 
 use crate::device::wgpu::shader::{
-    Access, Kernel, Mapping, Variant, Work, chunk, chunk_type, logits_flag, output_source, stride,
+    Kernel, Mapping, Place, Variant, Work, chunk, chunk_type, input_source, logits_flag, output_source,
+    stride,
 };
 use crate::kernels::reduce;
 use crate::program::Rows;
@@ -11,10 +12,15 @@ pub mod reference;
 mod tests;
 
 /// The dispatch for rows of as many runs of this width. Binds the input, the weight as `f32` and the output, which may
-/// be the input if it is not in texels.
-pub(crate) fn variants(mapping: Mapping, width: usize, runs: usize, out_in_texels: bool) -> Vec<Variant> {
-    const BUFFERS: &[Access] = &[Access::Write, Access::Read, Access::Write];
-    const TEXELS: &[Access] = &[Access::Write, Access::Read, Access::WriteTexels];
+/// be the input if it is no texture. The weight is a texture if the input is one; textures are for software adapters and
+/// widths in fours.
+pub(crate) fn variants(
+    mapping: Mapping,
+    width: usize,
+    runs: usize,
+    [input, out]: [Place; 2],
+) -> Vec<Variant> {
+    let weight = if input == Place::Texels { input } else { Place::Buffer };
     let threads = if mapping.is_software() { 8 } else { 128 };
     let across = if chunk(width) == 4 { "(chunk.x + chunk.y) + (chunk.z + chunk.w)" } else { "chunk" };
     let chunks = format!(
@@ -23,11 +29,13 @@ pub(crate) fn variants(mapping: Mapping, width: usize, runs: usize, out_in_texel
     );
     let kernel = Kernel::new(
         "rms_norm",
-        if out_in_texels { TEXELS } else { BUFFERS },
+        &[input.read(), weight.read(), out.written()],
         &[("THREADS", threads), ("VALUES", 1), ("CHUNK", chunk(width))],
         &[
             &chunks,
-            &output_source("out", 5, out_in_texels, "Chunk"),
+            &input_source("input", 3, input, "Chunk"),
+            &input_source("weight", 4, weight, "Chunk"),
+            &output_source("out", 5, out, "Chunk"),
             &reduce::source(mapping, include_str!("rms_norm.wgsl")),
         ],
     );

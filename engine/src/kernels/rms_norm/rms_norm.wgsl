@@ -10,8 +10,6 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(3) var<storage, read_write> input: array<Chunk>;
-@group(0) @binding(4) var<storage, read> weight: array<Chunk>;
 
 @compute @workgroup_size(THREADS)
 fn main(
@@ -28,15 +26,14 @@ fn main(
     let count = params.width / CHUNK;
     let stride = params.stride / CHUNK;
     let in_row = index % params.runs * count;
-    let start = row * stride + in_row;
     var sum = Chunk();
     for (var i = thread.index; i < count; i += THREADS) {
-        let value = input[start + i];
+        let value = input_at(row, stride, in_row + i);
         sum = fma(value, value, sum);
     }
     let squares = workgroup_sum(thread, array<f32, VALUES>(across(sum)))[0];
     let scale = 1.0 / sqrt(squares / f32(params.width) + params.epsilon);
     for (var i = thread.index; i < count; i += THREADS) {
-        put_out(row, stride, in_row + i, input[start + i] * scale * weight[i]);
+        put_out(row, stride, in_row + i, input_at(row, stride, in_row + i) * scale * weight_at(0u, 0u, i));
     }
 }

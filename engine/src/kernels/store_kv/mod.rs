@@ -1,10 +1,10 @@
 //! The `store_kv` op: a thread for each chunk of a row; alone, or in one with the `rope`s of queries and keys.
 
 use crate::device::wgpu::shader::{
-    Access, ELEMENTS, Kernel, Place, Texel, Variant, Work, chunk, input_source, output_source, stride,
+    Access, ELEMENTS, FOUR, Kernel, Place, Texel, Variant, Work, chunk, input_source, output_source, stride,
 };
-use crate::program::RopeStyle;
 use crate::kernels::attention::chunk_source;
+use crate::program::RopeStyle;
 
 pub mod reference;
 #[cfg(test)]
@@ -69,7 +69,7 @@ pub(crate) fn rope_texel_variants(head_size: usize, widths: [usize; 2]) -> Vec<V
         &[FLOATS, FLOATS, FLOATS, Access::WriteTexels, Access::WriteTexels, Access::WriteTexels];
     // A few rows have few threads.
     const WORKGROUP: usize = 8;
-    let input = |name, binding| input_source(name, binding, Place::Texels);
+    let input = |name, binding| input_source(name, binding, Place::Texels, FOUR);
     let kernel = Kernel::new(
         "rope_store_texels",
         STORAGE,
@@ -80,7 +80,7 @@ pub(crate) fn rope_texel_variants(head_size: usize, widths: [usize; 2]) -> Vec<V
             &input("query", 3),
             &input("key", 4),
             &input("value", 5),
-            &output_source("turned", 6, true, "vec4<f32>"),
+            &output_source("turned", 6, Place::Texels, FOUR),
             include_str!("turn_of.wgsl"),
             include_str!("rope_store_texels.wgsl"),
         ],
