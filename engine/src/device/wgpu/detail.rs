@@ -2,8 +2,8 @@
 //! not timed.
 //!
 //! On GPUs a group has a compute pass with a timestamp at either end, read back in the same wait as the logits. On
-//! software adapters it is submitted and waited for: their timestamps are taken by threads of their own, which wait for
-//! a core as everybody else, so that the end of an op can be stamped when the next one has ended.
+//! software adapters it is submitted and waited for, by the host's clock: their timestamps are taken by threads of
+//! their own, and with all cores busy they were seen to come when the next op had ended.
 //!
 //! It leaves everything else to the plain step, and runs only for steps that somebody wants to look into.
 
@@ -173,5 +173,49 @@ impl WgpuDevice {
         drop(view);
         clock.readback.unmap();
         Ok(ExecuteTimes { forward: Some(forward) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::device::wgpu::testing::{
+        Random, Rig, Stored, limits_for, one_op, one_sequence, shared_gpu, skip, tokens, weight,
+    };
+    use crate::device::{Device, ExecuteDetail};
+    use crate::program::{BufferId, Op, OpKind, WeightId};
+    use crate::tensor_type::TensorType;
+
+    #[test]
+    fn the_time_of_a_large_op_is_charged_to_it_and_not_to_the_one_before() {
+        let product = |number: usize| OpKind::MatMul {
+            input: BufferId(number),
+            weight: WeightId(number),
+            out: BufferId(number + 1),
+            accumulate: false,
+        };
+        let (small, large) = (weight(TensorType::F16, 64, 64), weight(TensorType::F16, 32_768, 64));
+        let buffers = vec![tokens("input", 64), tokens("small", 64), tokens("large", 32_768)];
+        let mut program = one_op(product(0), buffers, vec![small, large]);
+        program.ops.push(Op { name: "large".to_owned(), kind: product(1) });
+        let mut random = Random::new(71);
+        let weights = Stored(program.weights.iter().map(|weight| random.weight(weight, 1.0)).collect());
+        let Some(gpu) = shared_gpu() else { return };
+        if !gpu.options().timestamps {
+            skip("the adapter has no timestamps");
+            return;
+        }
+        let mut rig = Rig::open(&program, &weights, limits_for(32)).expect("there is an adapter");
+        let mut shares: Vec<f64> = (0..9)
+            .map(|_| {
+                let mut detail = ExecuteDetail::default();
+                let batch = one_sequence(32, 16);
+                rig.device.execute_detailed(&batch, &mut Vec::new(), &mut detail).expect("the batch runs");
+                let (from, to) = detail.forward.expect("it is measured");
+                detail.ops[1].duration.as_secs_f64() / (to - from).as_secs_f64()
+            })
+            .collect();
+        shares.sort_by(f64::total_cmp);
+        // The small one is a thousandth of the work, but no dispatch is free.
+        assert!(shares[4] > 0.6, "the large product took {shares:.2?} of the forward pass");
     }
 }

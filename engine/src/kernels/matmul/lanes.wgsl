@@ -33,22 +33,23 @@ fn main(
         // end this_row
         let weight = load_four(block_index(tile * 32u + local * FEATURES, b, params.blocks));
         var sum = array<array<f32, ROWS>, FEATURES>();
-        // Not written out: the machine code of all eight would not fit the cache of decoded instructions.
-        for (var four = 0u; four < 8u; four++) {
+        // each four
+        {
             // Row by row, so that the weights stay in registers however many sums there are.
             var w: array<vec4<f32>, FEATURES>;
             // each this_feature
-            w[THIS_FEATURE] = block_values(weight[THIS_FEATURE], four);
+            w[THIS_FEATURE] = block_values(weight[THIS_FEATURE], FOUR);
             // end this_feature
             // each this_row
             {
-                let x = block_input(prepared[THIS_ROW], min(first_row + THIS_ROW, rows - 1u), b, four);
+                let x = block_input(prepared[THIS_ROW], min(first_row + THIS_ROW, rows - 1u), b, FOUR);
                 // each this_feature
                 sum[THIS_FEATURE][THIS_ROW] = add_product(w[THIS_FEATURE], x, sum[THIS_FEATURE][THIS_ROW]);
                 // end this_feature
             }
             // end this_row
         }
+        // end four
         // each this_feature
         {
             // each this_row
