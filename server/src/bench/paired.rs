@@ -5,6 +5,8 @@
 //! shared machine scatter by more than telemetry costs; the processor time of the server per token scatters less,
 //! and shows work that idle cores would hide. What the two ways are is the caller's.
 
+use std::ops::Range;
+
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -64,7 +66,7 @@ pub(super) fn process_value(scrape: &str, family: &str) -> anyhow::Result<f64> {
 
 /// Two runs of the same load, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-struct Pair {
+pub(super) struct Pair {
     without: Side,
     with: Side,
 }
@@ -96,6 +98,22 @@ pub(super) struct Cost {
 }
 
 impl Cost {
+    /// What these pairs show.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn of(pairs: Vec<Pair>) -> anyhow::Result<Cost> {
+        let summary = |percent: fn(Pair) -> f64| {
+            Summary::of(pairs.iter().map(|pair| percent(*pair))).context("no pair was measured")
+        };
+        Ok(Cost {
+            lost_percent: summary(Pair::lost_percent)?,
+            later_percent: summary(Pair::later_percent)?,
+            more_cpu_percent: Summary::of(pairs.iter().filter_map(|pair| pair.more_cpu_percent())),
+            pairs,
+        })
+    }
+
     /// The table: a line a pair, then the medians.
     pub(super) fn text(&self) -> String {
         let mut text = format!(
@@ -143,10 +161,22 @@ fn known(value: Option<f64>, decimals: usize) -> String {
 pub(super) async fn compare(
     pairs: usize,
     load: &Load,
-    mut run: impl AsyncFnMut(bool, &Load) -> anyhow::Result<Run>,
+    run: impl AsyncFnMut(bool, &Load) -> anyhow::Result<Run>,
 ) -> anyhow::Result<Cost> {
-    let mut measured = Vec::with_capacity(pairs);
-    for pair in 0..pairs {
+    Cost::of(measure(0..pairs, load, run).await?)
+}
+
+/// Measures the pairs of these numbers, as [`compare`] does.
+///
+/// # Errors
+/// A run fails, or a request of one.
+pub(super) async fn measure(
+    pairs: Range<usize>,
+    load: &Load,
+    mut run: impl AsyncFnMut(bool, &Load) -> anyhow::Result<Run>,
+) -> anyhow::Result<Vec<Pair>> {
+    let mut measured = Vec::with_capacity(pairs.len());
+    for pair in pairs {
         let with_first = pair % 2 == 1;
         // The first seed was for warming up.
         let load = Load { seed: load.seed.wrapping_add(1 + pair as u64), ..load.clone() };
@@ -157,15 +187,7 @@ pub(super) async fn compare(
             false => Pair { without: first, with: second },
         });
     }
-    let summary = |percent: fn(Pair) -> f64| {
-        Summary::of(measured.iter().map(|pair| percent(*pair))).context("no pair was measured")
-    };
-    Ok(Cost {
-        lost_percent: summary(Pair::lost_percent)?,
-        later_percent: summary(Pair::later_percent)?,
-        more_cpu_percent: Summary::of(measured.iter().filter_map(|pair| pair.more_cpu_percent())),
-        pairs: measured,
-    })
+    Ok(measured)
 }
 
 #[cfg(test)]

@@ -10,13 +10,13 @@ use limpid_telemetry::observation::Phase;
 use wgpu::BufferUsages;
 
 use super::candidates::{Candidates, Picking};
-use super::dispatch::{Dispatch, Draft, Extent, row_capacity};
+use super::dispatch::{Dispatch, Draft, Extent};
 use super::gpu::{Array, Gpu, Options};
 use super::groups::{Group, How, groups};
-use super::shader::{Texel, Variant, stride};
+use super::shader::{Texel, Variant};
 use super::split::Split;
 use super::step::capacity;
-use super::texels::{Activation, extent, in_texels, updated};
+use super::texels::{self, Arrays};
 use super::weights::{Part, Weights, dequantized_vector};
 use crate::cache_layout::{CacheLayout, CachePlace};
 use crate::device::{Batch, DeviceError, DeviceLimits, WeightSource};
@@ -25,7 +25,7 @@ use crate::kernels::rope::RopeTable;
 use crate::kernels::{
     add, add_bias, attention, embed, gate_mul, gather_rows, matmul, rms_norm, rope, store_kv,
 };
-use crate::program::{self, Buffer, BufferId, OpKind, Program, Rotation, Rows, WeightId};
+use crate::program::{Activation, BufferId, OpKind, Program, Rotation, Rows, WeightId};
 
 /// Everything that a step needs on the device.
 pub(super) struct Plan {
@@ -35,7 +35,7 @@ pub(super) struct Plan {
     groups: Vec<(Range<usize>, Range<usize>)>,
     pub(super) candidates: Option<Candidates>,
     /// One per buffer of the program, rows [`stride`] values apart.
-    pub(super) activations: Vec<Activation>,
+    pub(super) activations: Vec<Arrays>,
     /// How layers share the cache.
     pub(super) layout: CacheLayout,
     /// One pair of keys and values per memory of the layout.
@@ -62,24 +62,7 @@ impl Plan {
         let usage = BufferUsages::STORAGE | BufferUsages::UNIFORM | BufferUsages::COPY_DST;
         let step = gpu.bound("the data of a step", step_bytes, usage, options)?;
         let groups = groups(program, options.mapping);
-        let extent = |buffer: &Buffer| extent(buffer.width, row_capacity(buffer.rows, limits), options);
-        let textures = in_texels(program, &groups, options.mapping, |buffer| extent(buffer).is_some());
-        let updated: Vec<BufferId> = groups.iter().filter_map(|group| updated(program, group)).collect();
-        let mut activations = Vec::with_capacity(program.buffers.len());
-        for (index, (buffer, in_texels)) in program.buffers.iter().zip(textures).enumerate() {
-            let name = format!("buffer {}", buffer.name);
-            activations.push(match extent(buffer).filter(|_| in_texels) {
-                Some(extent) => {
-                    let texture = || gpu.texture(&name, extent, Texel::Floats).map(Array::Texels);
-                    let is_updated = updated.contains(&BufferId(index));
-                    Activation { now: texture()?, next: is_updated.then(texture).transpose()? }
-                }
-                None => {
-                    let bytes = 4 * row_capacity(buffer.rows, limits) * stride(buffer.width) as u64;
-                    Activation { now: Array::Buffer(gpu.storage(&name, bytes, options)?), next: None }
-                }
-            });
-        }
+        let activations = texels::allocate(gpu, program, &groups, limits, options)?;
         let slots = (limits.num_blocks * limits.block_size) as u64;
         let in_texels = cache_in_texels(program, options);
         let mut cache = Vec::with_capacity(layout.num_memories);
@@ -181,7 +164,7 @@ struct Products<'p> {
     /// Of all parts together.
     features: usize,
     outs: Vec<BufferId>,
-    gated: Option<program::Activation>,
+    gated: Option<Activation>,
     /// Where what it is added to is, if it is.
     added_to: Option<Array>,
 }

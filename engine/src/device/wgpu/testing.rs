@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::gpu::{Array, Gpu, Options};
 use super::shader::{Mapping, TEXEL_BYTES, stride};
-use super::texels::Activation;
+use super::texels::Arrays;
 use super::{WgpuDevice, adapter};
 use crate::device::{
     Batch, BatchSequence, Candidate, Device, DeviceError, DeviceLimits, ExecuteTimes, WeightSource,
@@ -253,7 +253,7 @@ impl Rig {
             padded.extend_from_slice(row);
             padded.resize(padded.len().next_multiple_of(stride(width)), 0.0);
         }
-        let Activation { now, next } = &self.device.plan.activations[id];
+        let Arrays { now, next } = &self.device.plan.activations[id];
         for array in std::iter::once(now).chain(next) {
             self.upload(array, &padded);
         }

@@ -4,22 +4,24 @@
 //!
 //! Invariant: an activation is a texture only if all that have to do with it can read or write it as one.
 
-use super::gpu::{Array, Options};
+use super::dispatch::row_capacity;
+use super::gpu::{Array, Gpu, Options};
 use super::groups::{Group, How, uses};
-use super::shader::{Mapping, chunk, stride};
+use super::shader::{Mapping, Texel, chunk, stride};
+use crate::device::{DeviceError, DeviceLimits};
 use crate::kernels::attention::cache_in_texels;
 use crate::kernels::store_kv::turns_fours;
 use crate::program::{Buffer, BufferId, OpKind, Program};
 
-/// A buffer of a program on the device.
-pub(super) struct Activation {
+/// Where the values of a buffer of the program are on the device.
+pub(super) struct Arrays {
     /// Where it is after the ops that there are so far.
     pub(super) now: Array,
     /// Where the next op that updates it puts it, if that is another texture.
     pub(super) next: Option<Array>,
 }
 
-impl Activation {
+impl Arrays {
     /// What the next op that updates it reads and writes.
     pub(super) fn update(&mut self) -> [Array; 2] {
         let read = self.now.clone();
@@ -30,8 +32,37 @@ impl Activation {
     }
 }
 
+/// One for each buffer of the program.
+pub(super) fn allocate(
+    gpu: &Gpu,
+    program: &Program,
+    groups: &[Group],
+    limits: &DeviceLimits,
+    options: Options,
+) -> Result<Vec<Arrays>, DeviceError> {
+    let extent = |buffer: &Buffer| extent(buffer.width, row_capacity(buffer.rows, limits), options);
+    let in_texels = in_texels(program, groups, options.mapping, |buffer| extent(buffer).is_some());
+    let updated: Vec<BufferId> = groups.iter().filter_map(|group| updated(program, group)).collect();
+    let mut all = Vec::with_capacity(program.buffers.len());
+    for (index, buffer) in program.buffers.iter().enumerate() {
+        let name = format!("buffer {}", buffer.name);
+        all.push(match extent(buffer).filter(|_| in_texels[index]) {
+            Some(extent) => {
+                let texture = || gpu.texture(&name, extent, Texel::Floats).map(Array::Texels);
+                let is_updated = updated.contains(&BufferId(index));
+                Arrays { now: texture()?, next: is_updated.then(texture).transpose()? }
+            }
+            None => {
+                let bytes = 4 * row_capacity(buffer.rows, limits) * stride(buffer.width) as u64;
+                Arrays { now: Array::Buffer(gpu.storage(&name, bytes, options)?), next: None }
+            }
+        });
+    }
+    Ok(all)
+}
+
 /// For each buffer of the program, whether it is a texture, a row of texels for each of its rows. Not all `fit`.
-pub(super) fn in_texels(
+fn in_texels(
     program: &Program,
     groups: &[Group],
     mapping: Mapping,
@@ -61,7 +92,7 @@ pub(super) fn in_texels(
 }
 
 /// What a group updates in place, if it is a buffer.
-pub(super) fn updated(program: &Program, group: &Group) -> Option<BufferId> {
+fn updated(program: &Program, group: &Group) -> Option<BufferId> {
     match (group.how, &program.ops[group.ops.start].kind) {
         (How::RopeAndStore, OpKind::Rope { buffer, .. }) => Some(*buffer),
         (How::Alone, OpKind::MatMul { out, accumulate: true, .. } | OpKind::Add { out, .. }) => Some(*out),
@@ -116,7 +147,7 @@ fn together(program: &Program, group: &Group) -> Vec<BufferId> {
 }
 
 /// Width and height of an activation's texture; `None` if the adapter has none so large.
-pub(super) fn extent(width: usize, rows: u64, options: Options) -> Option<[u32; 2]> {
+fn extent(width: usize, rows: u64, options: Options) -> Option<[u32; 2]> {
     let allowed = u64::from(options.max_texel_rows);
     let texels = stride(width) as u64 / 4;
     (texels <= allowed && rows <= allowed).then_some([texels as u32, rows as u32])

@@ -102,7 +102,7 @@ pub(crate) struct Shape {
     pub(crate) aligned: usize,
     /// A texture only where lanes can be handed round.
     pub(crate) input: Place,
-    /// Textures only if the input is one, and if they are aligned.
+    /// Textures only where lanes can be handed round, and if they are aligned to 4.
     pub(crate) output: Place,
 }
 
