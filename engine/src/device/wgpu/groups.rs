@@ -60,7 +60,7 @@ fn joined(program: &Program, first: usize) -> usize {
     for op in program.ops[first..].iter().take(MAX_OUTPUTS) {
         let OpKind::MatMul { input, weight, out, accumulate: false } = op.kind else { break };
         let of = (input, program.weights[weight.0].format, program.weights[weight.0].columns);
-        if *shared.get_or_insert(of) != of || outs.contains(&out) || products_of(program, weight) > 1 {
+        if *shared.get_or_insert(of) != of || outs.contains(&out) || users_of(program, weight) > 1 {
             break;
         }
         outs.push(out);
@@ -108,7 +108,7 @@ fn kinds(program: &Program, first: usize) -> Vec<OpKind> {
     program.ops[first..].iter().take(3).map(|op| op.kind.clone()).collect()
 }
 
-fn products_of(program: &Program, weight: WeightId) -> usize {
+fn users_of(program: &Program, weight: WeightId) -> usize {
     let uses = |kind: &OpKind| match *kind {
         OpKind::Embed { table, .. } => table == weight,
         OpKind::MatMul { weight: id, .. } | OpKind::RmsNorm { weight: id, .. } => id == weight,

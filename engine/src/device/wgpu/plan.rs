@@ -310,12 +310,6 @@ impl Builder<'_> {
             OpKind::Rope { rotation, .. } => self.words_before(&rotation),
             _ => 0,
         };
-        // What an op that works in place reads and writes.
-        let in_place = match *kind {
-            OpKind::RmsNorm { input, out, .. } if input == out => Some(self.plan.activations[out.0].update()),
-            OpKind::Add { out, .. } => Some(self.plan.activations[out.0].update()),
-            _ => None,
-        };
         let Builder { program, limits, plan, weights, options, .. } = self;
         let mapping = options.mapping;
         let width = |id: BufferId| program.buffers[id.0].width;
@@ -338,7 +332,10 @@ impl Builder<'_> {
             }
             OpKind::MatMul { .. } => unreachable!("drafted above"),
             OpKind::RmsNorm { input, weight, out, epsilon } => {
-                let [from, to] = in_place.unwrap_or_else(|| [input, out].map(|id| activation(id).clone()));
+                let [from, to] = match input == out {
+                    true => plan.activations[out.0].update(),
+                    false => [input, out].map(|id| activation(id).clone()),
+                };
                 let weight_array = match from {
                     Array::Texels(_) => Array::Texels(weights.vector_in_texels(weight)?),
                     Array::Buffer(_) => Array::Buffer(weights.vector(weight)?),
@@ -406,12 +403,12 @@ impl Builder<'_> {
                 vec![activation(gate).into(), activation(up).into(), activation(out).into()],
             ),
             OpKind::Add { input, out } => {
-                let [before, after] = in_place.unwrap_or_else(|| [out; 2].map(|id| activation(id).clone()));
+                let [before, after] = plan.activations[out.0].update();
                 Draft::new(
                     rows(out),
                     add::variants(width(out), after.place(true)),
                     add::params(width(out), rows(out)),
-                    vec![activation(input).into(), (&before).into(), (&after).into()],
+                    vec![(&plan.activations[input.0].now).into(), (&before).into(), (&after).into()],
                 )
             }
             OpKind::GatherRows { input, out } => Draft::new(

@@ -1,8 +1,10 @@
 use super::reference::gate_mul;
 use crate::device::wgpu::testing::{
-    Random, Rig, Stored, assert_close, limits_for, one_op, one_sequence, tokens,
+    MAPPINGS, Random, Rig, Stored, assert_close, limits_for, one_op, one_sequence, tokens, weight,
 };
-use crate::program::{Activation, BufferId, OpKind, Program};
+use crate::kernels::matmul::reference::matmul;
+use crate::program::{Activation, BufferId, Op, OpKind, Program, WeightId};
+use crate::tensor_type::TensorType;
 
 const ACTIVATIONS: [Activation; 2] = [Activation::Silu, Activation::Gelu];
 
@@ -51,5 +53,42 @@ fn folded_dispatches_miss_nothing_and_write_nothing_else() {
     // 8 threads a row, 64 a workgroup, 7 workgroups a dimension.
     for rows in [56, 57, 65, 300] {
         check(Activation::Silu, 32, rows, 2, 7);
+    }
+}
+
+#[test]
+fn with_the_products_of_gate_and_up_it_agrees_with_the_reference() {
+    let (columns, rows) = (40, 9);
+    // In fours, in pairs, and neither, with and without a rest behind the last workgroup.
+    for (activation, width) in ACTIVATIONS.into_iter().flat_map(|of| [8, 10, 13, 32, 52].map(|n| (of, n))) {
+        let mut program = program(activation, width, 0);
+        program.buffers.push(tokens("input", columns));
+        let input = BufferId(program.buffers.len() - 1);
+        program.weights = vec![weight(TensorType::F32, width, columns); 2];
+        let product = |number: usize| {
+            let kind =
+                OpKind::MatMul { input, weight: WeightId(number), out: BufferId(number), accumulate: false };
+            Op { name: format!("product.{number}"), kind }
+        };
+        program.ops.splice(0..0, [0, 1].map(product));
+        let mut random = Random::new(12);
+        let stored: Vec<Vec<u8>> = program.weights.iter().map(|weight| random.weight(weight, 1.0)).collect();
+        let values = random.values(rows * columns);
+        let [gate, up] = [0, 1].map(|number: usize| {
+            let mut out = vec![0.0; rows * width];
+            matmul(&values, &program.weights[number], &stored[number], false, &mut out);
+            out
+        });
+        let mut expected = vec![0.0; rows * width];
+        gate_mul(activation, &gate, &up, &mut expected);
+        let stored = Stored(stored);
+        for mapping in MAPPINGS {
+            let Some(mut rig) = Rig::mapped(&program, &stored, limits_for(rows), mapping) else { return };
+            rig.poison(0);
+            rig.write(input.0, &values);
+            rig.run(&one_sequence(rows, 16));
+            let what = format!("{activation:?}, {width} features, {mapping:?}");
+            assert_close(&what, &rig.read(0, rows), &expected, &vec![1.0; expected.len()], 3e-5);
+        }
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn rope_variants(query_pairs: usize, [key, value]: [usize; 2], in_tex
         &[
             &chunk_source(key, value),
             cache_source(in_texels),
-            include_str!("turn_of.wgsl"),
+            include_str!("rope_params.wgsl"),
             include_str!("rope_store_kv.wgsl"),
         ],
     );
@@ -81,7 +81,7 @@ pub(crate) fn rope_texel_variants(head_size: usize, widths: [usize; 2]) -> Vec<V
             &input("key", 4),
             &input("value", 5),
             &output_source("turned", 6, Place::Texels, FOUR),
-            include_str!("turn_of.wgsl"),
+            include_str!("rope_params.wgsl"),
             include_str!("rope_store_texels.wgsl"),
         ],
     );

@@ -2,26 +2,6 @@
 // queries, in place as `rope` has it, for each four of the keys and for each chunk of the values, which go to the row's
 // slot.
 
-struct Params {
-    query_pairs: u32,
-    head_size: u32,
-    pairs: u32,
-    query_stride: u32,
-    // In fours of keys, in chunks of values.
-    key_width: u32,
-    key_stride: u32,
-    value_width: u32,
-    value_stride: u32,
-    // Words of the rope tables before this one, for one row.
-    words_before: u32,
-    // Distance between the values of a pair, and between the first values of two pairs.
-    partner: u32,
-    next: u32,
-    // The layer's group: whose slots count.
-    cache_group: u32,
-}
-
-@group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(3) var<storage, read_write> query: array<f32>;
 @group(0) @binding(4) var<storage, read> key: array<f32>;
 @group(0) @binding(5) var<storage, read> value: array<ValueChunk>;

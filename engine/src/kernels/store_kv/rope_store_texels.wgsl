@@ -1,24 +1,6 @@
 // `rope_store_kv` where queries, keys and values are textures: a thread for each four of a head walks all heads of the
 // row, so that cosines and sines are loaded once. The turned queries go to a texture of their own.
 
-struct Params {
-    query_pairs: u32,
-    head_size: u32,
-    pairs: u32,
-    query_stride: u32,
-    // In fours.
-    key_width: u32,
-    key_stride: u32,
-    value_width: u32,
-    value_stride: u32,
-    words_before: u32,
-    partner: u32,
-    next: u32,
-    cache_group: u32,
-}
-
-@group(0) @binding(0) var<uniform> params: Params;
-
 @compute @workgroup_size(WORKGROUP)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
