@@ -1,7 +1,8 @@
 //! Which ops of a program one dispatch computes together.
 //!
-//! A dispatch costs the same however little it does, so products of the same input become one, the rope of queries
-//! and keys goes with the way into the cache, and on software rasterisers gate and up end in their product.
+//! A dispatch costs the same however little it does, so products of the same input become one and norm it themselves,
+//! the rope of queries and keys goes with the way into the cache, and on software rasterisers gate and up end in their
+//! product.
 //!
 //! Invariant: a group computes what its ops would one after the other, but for buffers that nobody reads any more.
 
@@ -9,14 +10,34 @@ use std::ops::Range;
 
 use super::shader::Mapping;
 use crate::kernels::matmul::MAX_OUTPUTS;
-use crate::program::{BufferId, OpKind, Program, WeightId};
+use crate::program::{BufferId, Op, OpKind, Program, WeightId};
 
 /// Neighbouring ops and how they are computed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Group {
     /// Places in the program.
     pub(super) ops: Range<usize>,
     pub(super) how: How,
+    /// Products do this norm of their input themselves. It is the first of their ops, or of those of a group before.
+    pub(super) norm: Option<Norm>,
+}
+
+/// A norm that is done by the products of what it norms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Norm {
+    /// Its place in the program.
+    pub(super) op: usize,
+    pub(super) input: BufferId,
+    pub(super) weight: WeightId,
+    pub(super) epsilon: f32,
+}
+
+impl Group {
+    /// What is computed, but for a norm.
+    pub(super) fn rest<'p>(&self, program: &'p Program) -> &'p [Op] {
+        let own_norm = self.norm.is_some_and(|norm| norm.op == self.ops.start);
+        &program.ops[self.ops.start + usize::from(own_norm)..self.ops.end]
+    }
 }
 
 /// What becomes of a group.
@@ -37,20 +58,54 @@ pub(super) fn groups(program: &Program, mapping: Mapping) -> Vec<Group> {
     let mut groups = Vec::new();
     let mut first = 0;
     while first < program.ops.len() {
-        let (count, how) = if mapping.is_software() && is_gated(program, first) {
+        let own_norm = norm_in_products(program, first);
+        let begin = first + usize::from(own_norm.is_some());
+        let (count, how) = if mapping.is_software() && is_gated(program, begin) {
             (3, How::Gated)
-        } else if is_rope_and_store(program, first) {
+        } else if is_rope_and_store(program, begin) {
             (3, How::RopeAndStore)
         } else {
-            match joined(program, first) {
+            match joined(program, begin) {
                 0 | 1 => (1, How::Alone),
                 count => (count, How::Joined),
             }
         };
-        groups.push(Group { ops: first..first + count, how });
-        first += count;
+        let norm = own_norm.or_else(|| norm_before(program, begin));
+        groups.push(Group { ops: first..begin + count, how, norm });
+        first = begin + count;
     }
     groups
+}
+
+/// The norm at `place`, if all that is read of what it writes are products, which can do it themselves.
+fn norm_in_products(program: &Program, place: usize) -> Option<Norm> {
+    let OpKind::RmsNorm { input, weight, out, epsilon } = program.ops[place].kind else { return None };
+    let width = program.buffers[input.0].width;
+    // Whole rows, in whole blocks.
+    if input == out || program.weights[weight.0].columns != width || !width.is_multiple_of(32) {
+        return None;
+    }
+    let mut input_is_there = true;
+    for (index, op) in program.ops[place + 1..].iter().enumerate() {
+        let product = matches!(op.kind, OpKind::MatMul { input, accumulate: false, .. } if input == out);
+        let reads = uses(&op.kind).0.contains(&out);
+        if (reads && !(product && input_is_there)) || (index == 0 && !product) {
+            return None;
+        }
+        match changed(&op.kind) {
+            Some(id) if id == out => break,
+            Some(id) if id == input => input_is_there = false,
+            _ => (),
+        }
+    }
+    (out != program.logits).then_some(Norm { op: place, input, weight, epsilon })
+}
+
+/// The norm that the product at `place` does itself, from before another product that did.
+fn norm_before(program: &Program, place: usize) -> Option<Norm> {
+    let OpKind::MatMul { input, .. } = program.ops[place].kind else { return None };
+    let written = program.ops[..place].iter().rposition(|op| changed(&op.kind) == Some(input))?;
+    norm_in_products(program, written)
 }
 
 /// Products from `first` on that share their input and format and write outputs of their own.
@@ -129,6 +184,21 @@ pub(super) fn uses(kind: &OpKind) -> (Vec<BufferId>, Option<BufferId>) {
         OpKind::Attention { query, out, .. } => (vec![query], Some(out)),
         OpKind::GateMul { gate, up, out, .. } => (vec![gate, up], Some(out)),
         OpKind::Add { input, out } => (vec![input, out], None),
+    }
+}
+
+/// What is another after an op.
+fn changed(kind: &OpKind) -> Option<BufferId> {
+    match *kind {
+        OpKind::Embed { out, .. }
+        | OpKind::RmsNorm { out, .. }
+        | OpKind::MatMul { out, .. }
+        | OpKind::Attention { out, .. }
+        | OpKind::GateMul { out, .. }
+        | OpKind::Add { out, .. }
+        | OpKind::GatherRows { out, .. } => Some(out),
+        OpKind::AddBias { buffer, .. } | OpKind::Rope { buffer, .. } => Some(buffer),
+        OpKind::StoreKv { .. } => None,
     }
 }
 

@@ -55,6 +55,7 @@ fn every_kernel() -> Vec<Kernel> {
                 outputs: 1,
                 gated: None,
                 accumulate: true,
+                normed: false,
                 aligned: 1,
                 input: if mapping == SHUFFLE { Place::Texels } else { Place::Buffer },
                 output: Place::Buffer,
@@ -67,6 +68,7 @@ fn every_kernel() -> Vec<Kernel> {
                 {
                     let shape = matmul::Shape { outputs, gated, accumulate: false, aligned, ..shape };
                     variants.push(matmul::variants(shape, mapping));
+                    variants.push(matmul::variants(matmul::Shape { normed: true, ..shape }, mapping));
                     variants.push(matmul::variants(matmul::Shape { input: Place::Buffer, ..shape }, mapping));
                     if mapping == SHUFFLE && aligned == 4 {
                         for accumulate in [false, outputs == 1 && gated.is_none()] {

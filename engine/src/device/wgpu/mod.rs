@@ -243,7 +243,7 @@ impl WgpuDevice {
 
     /// Ends the commands with what comes back of the logits, sends them, and asks for both buffers back.
     fn submit(&self, mut encoder: wgpu::CommandEncoder, batch: &Batch) -> Result<(), DeviceError> {
-        let logits = self.plan.activations[self.program.logits.0].now.buffer();
+        let logits = self.plan.activations.now(self.program.logits).buffer();
         let logits_rows = batch.logits_rows.len();
         let row_bytes = self.row_bytes();
         let mut end = TIMESTAMP_BYTES;

@@ -12,11 +12,11 @@ use wgpu::BufferUsages;
 use super::candidates::{Candidates, Picking};
 use super::dispatch::{Dispatch, Draft, Extent};
 use super::gpu::{Array, Gpu, Options};
-use super::groups::{Group, How, groups};
+use super::groups::{Group, How, Norm, groups};
 use super::shader::{Texel, Variant};
 use super::split::Split;
 use super::step::capacity;
-use super::texels::{self, Arrays};
+use super::texels::{self, Activations};
 use super::weights::{Part, Weights, dequantized_vector};
 use crate::cache_layout::{CacheLayout, CachePlace};
 use crate::device::{Batch, DeviceError, DeviceLimits, WeightSource};
@@ -34,8 +34,8 @@ pub(super) struct Plan {
     /// Places in the program of ops that are computed together, and of their dispatches.
     groups: Vec<(Range<usize>, Range<usize>)>,
     pub(super) candidates: Option<Candidates>,
-    /// One per buffer of the program, rows [`stride`] values apart.
-    pub(super) activations: Vec<Arrays>,
+    /// The program's buffers, rows [`stride`] values apart.
+    pub(super) activations: Activations,
     /// How layers share the cache.
     pub(super) layout: CacheLayout,
     /// One pair of keys and values per memory of the layout.
@@ -107,7 +107,7 @@ impl Plan {
             }
             plan.groups.push((ops, first..plan.dispatches.len()));
         }
-        let logits = plan.activations[program.logits.0].now.buffer();
+        let logits = plan.activations.now(program.logits).buffer();
         plan.candidates = Candidates::build(gpu, logits, program.vocabulary(), &plan.step, limits, options)?;
         let compiled = Phase::since("build_pipelines", uploaded.to);
         Ok((plan, [uploaded, compiled]))
@@ -159,6 +159,8 @@ struct Builder<'a> {
 /// Products that one dispatch computes.
 struct Products<'p> {
     input: BufferId,
+    /// What is done to the input first.
+    norm: Option<Norm>,
     weight: WeightId,
     parts: &'p [Part],
     /// Of all parts together.
@@ -172,40 +174,59 @@ struct Products<'p> {
 impl Builder<'_> {
     /// The dispatches of a group: one, but for weights in several parts.
     fn group_drafts(&mut self, group: &Group) -> Result<Vec<Draft>, DeviceError> {
-        let ops = &self.program.ops[group.ops.clone()];
+        let (ops, norm) = (group.rest(self.program), group.norm);
         let product = |op: usize| match ops[op].kind {
             OpKind::MatMul { input, weight, out, .. } => (input, weight, out),
             _ => unreachable!("a group of products"),
         };
         match group.how {
-            How::Alone => self.drafts(&ops[0].kind),
+            How::Alone => match ops[0].kind {
+                OpKind::MatMul { input, weight, out, accumulate } => {
+                    self.weights.matrix(weight)?;
+                    let added_to =
+                        accumulate.then(|| self.plan.activations.update(out)).map(|[before, _]| before);
+                    self.product_drafts(Products {
+                        input,
+                        norm,
+                        weight,
+                        parts: self.weights.parts(weight),
+                        features: self.program.weights[weight.0].rows,
+                        outs: vec![out],
+                        gated: None,
+                        added_to,
+                    })
+                }
+                ref other => self.drafts(other),
+            },
             How::Joined => {
                 let products: Vec<_> = (0..ops.len()).map(product).collect();
                 let ids: Vec<WeightId> = products.iter().map(|(_, weight, _)| *weight).collect();
                 let parts = self.weights.joined(&ids)?;
-                Ok(self.product_drafts(Products {
+                self.product_drafts(Products {
                     input: products[0].0,
+                    norm,
                     weight: ids[0],
                     parts: &parts,
                     features: ids.iter().map(|id| self.program.weights[id.0].rows).sum(),
                     outs: products.iter().map(|(.., out)| *out).collect(),
                     gated: None,
                     added_to: None,
-                }))
+                })
             }
             How::Gated => {
                 let ((input, gate, _), (_, up, _)) = (product(0), product(1));
                 let OpKind::GateMul { activation, out, .. } = ops[2].kind else { unreachable!("the gating") };
                 let parts = self.weights.alternating([gate, up], matmul::GATED_ROWS)?;
-                Ok(self.product_drafts(Products {
+                self.product_drafts(Products {
                     input,
+                    norm,
                     weight: gate,
                     parts: &parts,
                     features: self.program.weights[gate.0].rows,
                     outs: vec![out],
                     gated: Some(activation),
                     added_to: None,
-                }))
+                })
             }
             How::RopeAndStore => {
                 let OpKind::Rope { buffer: query, num_heads, head_size, rotation, style } = ops[0].kind
@@ -217,8 +238,8 @@ impl Builder<'_> {
                 let rope = rope::params(num_heads, head_size, rotary, style, before);
                 let widths = [key, value].map(|id| self.program.buffers[id.0].width);
                 let in_texels = cache_in_texels(self.program, self.options);
-                let [before, turned] = self.plan.activations[query.0].update();
-                let activation = |id: BufferId| (&self.plan.activations[id.0].now).into();
+                let [before, turned] = self.plan.activations.update(query);
+                let activation = |id: BufferId| self.plan.activations.now(id).into();
                 let CachePlace { group, memory } = self.plan.layout.places[layer];
                 let [keys, values] = &self.plan.cache[memory];
                 let mut bound = vec![(&before).into(), activation(key), activation(value)];
@@ -245,14 +266,16 @@ impl Builder<'_> {
         tables.map(RopeTable::words).sum()
     }
 
-    fn product_drafts(&self, products: Products<'_>) -> Vec<Draft> {
-        let Products { input, weight, parts, features, outs, gated, added_to } = products;
-        let Builder { program, plan, .. } = self;
+    fn product_drafts(&self, products: Products<'_>) -> Result<Vec<Draft>, DeviceError> {
+        let Products { input, norm, weight, parts, features, outs, gated, added_to } = products;
+        let Builder { program, plan, weights, .. } = self;
+        let input = norm.map_or(input, |norm| norm.input);
         let format = program.weights[weight.0].format;
         let (width, rows) = (program.buffers[input.0].width, program.buffers[input.0].rows);
         let widths = outs.iter().map(|out| program.buffers[out.0].width);
         let aligned = if widths.clone().all(|width| width.is_multiple_of(4)) { 4 } else { 1 };
-        let input = &plan.activations[input.0].now;
+        let input = plan.activations.now(input);
+        let norm_weight = norm.map(|norm| weights.vector_beside(norm.weight, input)).transpose()?;
         let draft = |part: &Part| {
             let features = if gated.is_some() { features } else { part.rows };
             let shape = matmul::Shape {
@@ -261,9 +284,10 @@ impl Builder<'_> {
                 outputs: outs.len(),
                 gated,
                 accumulate: added_to.is_some(),
+                normed: norm.is_some(),
                 aligned,
                 input: input.place(false),
-                output: plan.activations[outs[0].0].now.place(false),
+                output: plan.activations.now(outs[0]).place(false),
             };
             let params = matmul::Params {
                 features,
@@ -271,13 +295,15 @@ impl Builder<'_> {
                 columns: width,
                 out_widths: widths.clone().collect(),
                 rows,
+                epsilon: norm.map(|norm| norm.epsilon),
             };
             let mut bound = vec![(&part.values).into(), (&part.scales).into(), input.into()];
-            bound.extend(outs.iter().map(|out| (&plan.activations[out.0].now).into()));
+            bound.extend(outs.iter().map(|out| plan.activations.now(*out).into()));
+            bound.extend(norm_weight.iter().map(Into::into));
             bound.extend(added_to.iter().filter(|array| array.is_texels()).map(Into::into));
             Draft::new(rows, self.product_variants(shape), params.words(), bound)
         };
-        parts.iter().map(draft).collect()
+        Ok(parts.iter().map(draft).collect())
     }
 
     fn product_variants(&self, shape: matmul::Shape) -> Vec<Variant> {
@@ -290,22 +316,8 @@ impl Builder<'_> {
         variants
     }
 
-    /// The dispatches of an op: one, but for weights in several parts.
+    /// The dispatches of an op that is no product: one, but for weights in several parts.
     fn drafts(&mut self, kind: &OpKind) -> Result<Vec<Draft>, DeviceError> {
-        if let OpKind::MatMul { input, weight, out, accumulate } = *kind {
-            self.weights.matrix(weight)?;
-            let added_to =
-                accumulate.then(|| self.plan.activations[out.0].update()).map(|[before, _]| before);
-            return Ok(self.product_drafts(Products {
-                input,
-                weight,
-                parts: self.weights.parts(weight),
-                features: self.program.weights[weight.0].rows,
-                outs: vec![out],
-                gated: None,
-                added_to,
-            }));
-        }
         let words_before = match *kind {
             OpKind::Rope { rotation, .. } => self.words_before(&rotation),
             _ => 0,
@@ -315,7 +327,7 @@ impl Builder<'_> {
         let width = |id: BufferId| program.buffers[id.0].width;
         let rows = |id: BufferId| program.buffers[id.0].rows;
         let columns = |id: WeightId| program.weights[id.0].columns;
-        let activation = |id: BufferId| &plan.activations[id.0].now;
+        let activation = |id: BufferId| plan.activations.now(id);
         let draft = match *kind {
             OpKind::Embed { table, out, scale } => {
                 let format = program.weights[table.0].format;
@@ -330,16 +342,13 @@ impl Builder<'_> {
                 });
                 return Ok(drafts.collect());
             }
-            OpKind::MatMul { .. } => unreachable!("drafted above"),
+            OpKind::MatMul { .. } => unreachable!("drafted as a group"),
             OpKind::RmsNorm { input, weight, out, epsilon } => {
                 let [from, to] = match input == out {
-                    true => plan.activations[out.0].update(),
+                    true => plan.activations.update(out),
                     false => [input, out].map(|id| activation(id).clone()),
                 };
-                let weight_array = match from {
-                    Array::Texels(_) => Array::Texels(weights.vector_in_texels(weight)?),
-                    Array::Buffer(_) => Array::Buffer(weights.vector(weight)?),
-                };
+                let weight_array = weights.vector_beside(weight, &from)?;
                 let (run, runs) = (columns(weight), width(input) / columns(weight));
                 Draft::new(
                     rows(input),
@@ -403,12 +412,12 @@ impl Builder<'_> {
                 vec![activation(gate).into(), activation(up).into(), activation(out).into()],
             ),
             OpKind::Add { input, out } => {
-                let [before, after] = plan.activations[out.0].update();
+                let [before, after] = plan.activations.update(out);
                 Draft::new(
                     rows(out),
                     add::variants(width(out), after.place(true)),
                     add::params(width(out), rows(out)),
-                    vec![(&plan.activations[input.0].now).into(), (&before).into(), (&after).into()],
+                    vec![plan.activations.now(input).into(), (&before).into(), (&after).into()],
                 )
             }
             OpKind::GatherRows { input, out } => Draft::new(

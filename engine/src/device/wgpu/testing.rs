@@ -10,7 +10,6 @@ use rand_chacha::ChaCha8Rng;
 
 use super::gpu::{Array, Gpu, Options};
 use super::shader::{Mapping, TEXEL_BYTES, stride};
-use super::texels::Arrays;
 use super::{WgpuDevice, adapter};
 use crate::device::{
     Batch, BatchSequence, Candidate, Device, DeviceError, DeviceLimits, ExecuteTimes, WeightSource,
@@ -253,8 +252,7 @@ impl Rig {
             padded.extend_from_slice(row);
             padded.resize(padded.len().next_multiple_of(stride(width)), 0.0);
         }
-        let Arrays { now, next } = &self.device.plan.activations[id];
-        for array in std::iter::once(now).chain(next) {
+        for array in self.device.plan.activations.arrays(BufferId(id)) {
             self.upload(array, &padded);
         }
     }
@@ -277,7 +275,7 @@ impl Rig {
     /// rows.
     pub(crate) fn read(&self, id: usize, rows: usize) -> Vec<f32> {
         let width = self.device.program.buffers[id].width;
-        let mut all = self.all_of(&self.device.plan.activations[id].now);
+        let mut all = self.all_of(self.device.plan.activations.now(BufferId(id)));
         all.truncate(self.row_capacity(id) * stride(width));
         let mut values = Vec::with_capacity(rows * width);
         for (index, row) in all.chunks_exact(stride(width)).enumerate() {

@@ -4,6 +4,8 @@
 //!
 //! Invariant: an activation is a texture only if all that have to do with it can read or write it as one.
 
+use std::collections::HashMap;
+
 use super::dispatch::row_capacity;
 use super::gpu::{Array, Gpu, Options};
 use super::groups::{Group, How, uses};
@@ -13,17 +15,44 @@ use crate::kernels::attention::cache_in_texels;
 use crate::kernels::store_kv::turns_fours;
 use crate::program::{Buffer, BufferId, OpKind, Program};
 
-/// Where the values of a buffer of the program are on the device.
-pub(super) struct Arrays {
+/// The logits and the buffers of a program that its dispatches read or write; others are not on the device.
+pub(super) struct Activations(HashMap<BufferId, Arrays>);
+
+impl Activations {
+    /// Where a buffer's values are after the ops that there are so far.
+    ///
+    /// # Panics
+    /// No dispatch has to do with it.
+    pub(super) fn now(&self, id: BufferId) -> &Array {
+        &self.0[&id].now
+    }
+
+    /// What the next op that updates a buffer reads and writes.
+    ///
+    /// # Panics
+    /// No dispatch has to do with it.
+    pub(super) fn update(&mut self, id: BufferId) -> [Array; 2] {
+        self.0.get_mut(&id).expect("what is updated is there").update()
+    }
+
+    /// All arrays of a buffer.
+    #[cfg(test)]
+    pub(super) fn arrays(&self, id: BufferId) -> impl Iterator<Item = &Array> {
+        let Arrays { now, next } = &self.0[&id];
+        std::iter::once(now).chain(next)
+    }
+}
+
+/// Where the values of a buffer of the program are.
+struct Arrays {
     /// Where it is after the ops that there are so far.
-    pub(super) now: Array,
+    now: Array,
     /// Where the next op that updates it puts it, if that is another texture.
-    pub(super) next: Option<Array>,
+    next: Option<Array>,
 }
 
 impl Arrays {
-    /// What the next op that updates it reads and writes.
-    pub(super) fn update(&mut self) -> [Array; 2] {
+    fn update(&mut self) -> [Array; 2] {
         let read = self.now.clone();
         if let Some(next) = &mut self.next {
             std::mem::swap(&mut self.now, next);
@@ -32,33 +61,39 @@ impl Arrays {
     }
 }
 
-/// One for each buffer of the program.
+/// One for each buffer of the program that a group reads or writes, and for the logits.
 pub(super) fn allocate(
     gpu: &Gpu,
     program: &Program,
     groups: &[Group],
     limits: &DeviceLimits,
     options: Options,
-) -> Result<Vec<Arrays>, DeviceError> {
+) -> Result<Activations, DeviceError> {
     let extent = |buffer: &Buffer| extent(buffer.width, row_capacity(buffer.rows, limits), options);
     let in_texels = in_texels(program, groups, options.mapping, |buffer| extent(buffer).is_some());
     let updated: Vec<BufferId> = groups.iter().filter_map(|group| updated(program, group)).collect();
-    let mut all = Vec::with_capacity(program.buffers.len());
-    for (index, buffer) in program.buffers.iter().enumerate() {
+    let handled = groups.iter().flat_map(|group| handled(program, group, options.mapping));
+    let mut all = HashMap::new();
+    for id in handled.map(|(id, _)| id).chain([program.logits]) {
+        if all.contains_key(&id) {
+            continue;
+        }
+        let buffer = &program.buffers[id.0];
         let name = format!("buffer {}", buffer.name);
-        all.push(match extent(buffer).filter(|_| in_texels[index]) {
+        let arrays = match extent(buffer).filter(|_| in_texels[id.0]) {
             Some(extent) => {
                 let texture = || gpu.texture(&name, extent, Texel::Floats).map(Array::Texels);
-                let is_updated = updated.contains(&BufferId(index));
+                let is_updated = updated.contains(&id);
                 Arrays { now: texture()?, next: is_updated.then(texture).transpose()? }
             }
             None => {
                 let bytes = 4 * row_capacity(buffer.rows, limits) * stride(buffer.width) as u64;
                 Arrays { now: Array::Buffer(gpu.storage(&name, bytes, options)?), next: None }
             }
-        });
+        };
+        all.insert(id, arrays);
     }
-    Ok(all)
+    Ok(Activations(all))
 }
 
 /// For each buffer of the program, whether it is a texture, a row of texels for each of its rows. Not all `fit`.
@@ -93,7 +128,7 @@ fn in_texels(
 
 /// What a group updates in place, if it is a buffer.
 fn updated(program: &Program, group: &Group) -> Option<BufferId> {
-    match (group.how, &program.ops[group.ops.start].kind) {
+    match (group.how, &group.rest(program)[0].kind) {
         (How::RopeAndStore, OpKind::Rope { buffer, .. }) => Some(*buffer),
         (How::Alone, OpKind::MatMul { out, accumulate: true, .. } | OpKind::Add { out, .. }) => Some(*out),
         (How::Alone, OpKind::RmsNorm { input, out, .. }) if input == out => Some(*out),
@@ -103,7 +138,9 @@ fn updated(program: &Program, group: &Group) -> Option<BufferId> {
 
 /// What a group reads and writes, and whether it can if that is a texture.
 fn handled(program: &Program, group: &Group, mapping: Mapping) -> Vec<(BufferId, bool)> {
-    let ops = &program.ops[group.ops.clone()];
+    let ops = group.rest(program);
+    // Who norms its input reads what is to be normed.
+    let read = |input| group.norm.map_or(input, |norm| norm.input);
     let in_fours = |id: BufferId| chunk(program.buffers[id.0].width) == 4;
     let cache_in_texels = cache_in_texels(mapping, program.head_size, program.value_head_size);
     if let (How::RopeAndStore, OpKind::Rope { rotation, style, .. }) = (group.how, &ops[0].kind) {
@@ -113,13 +150,13 @@ fn handled(program: &Program, group: &Group, mapping: Mapping) -> Vec<(BufferId,
     if let (How::Gated, OpKind::MatMul { input, .. }, OpKind::GateMul { out, .. }) =
         (group.how, &ops[0].kind, &ops[ops.len() - 1].kind)
     {
-        return vec![(*input, true), (*out, in_fours(*out))];
+        return vec![(read(*input), true), (*out, in_fours(*out))];
     }
     let of = |kind: &OpKind| match *kind {
         OpKind::Embed { out, .. } => vec![(out, true)],
         OpKind::GatherRows { input, out } => vec![(input, true), (out, true)],
         OpKind::Add { input, out } => vec![(input, false), (out, true)],
-        OpKind::MatMul { input, out, .. } => vec![(input, true), (out, in_fours(out))],
+        OpKind::MatMul { input, out, .. } => vec![(read(input), true), (out, in_fours(out))],
         OpKind::RmsNorm { input, weight, out, .. } => {
             let can_be = chunk(program.weights[weight.0].columns) == 4;
             vec![(input, can_be), (out, can_be)]
@@ -138,7 +175,7 @@ fn handled(program: &Program, group: &Group, mapping: Mapping) -> Vec<(BufferId,
 
 /// Buffers that a group can only handle if all or none of them are textures.
 fn together(program: &Program, group: &Group) -> Vec<BufferId> {
-    let ops = &program.ops[group.ops.clone()];
+    let ops = group.rest(program);
     match group.how {
         How::Alone | How::Gated => Vec::new(),
         How::Joined => ops.iter().filter_map(|op| uses(&op.kind).1).collect(),

@@ -282,8 +282,16 @@ impl<'a> Weights<'a> {
         Ok(Stored { bytes, row_bytes })
     }
 
+    /// The vector of a norm, as a texture if what it norms is one.
+    pub(super) fn vector_beside(&self, id: WeightId, normed: &Array) -> Result<Array, DeviceError> {
+        match normed {
+            Array::Texels(_) => self.vector_in_texels(id).map(Array::Texels),
+            Array::Buffer(_) => self.vector(id).map(Array::Buffer),
+        }
+    }
+
     /// The vector of a norm as a texture of one row, for widths in fours.
-    pub(super) fn vector_in_texels(&self, id: WeightId) -> Result<wgpu::Texture, DeviceError> {
+    fn vector_in_texels(&self, id: WeightId) -> Result<wgpu::Texture, DeviceError> {
         let weight = &self.declared[id.0];
         let values = dequantized_vector(weight, &self.source.weight(id))?;
         let texture = self.gpu.texture(&weight.name, [values.len() as u32 / 4, 1], Texel::Floats)?;

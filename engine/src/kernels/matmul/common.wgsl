@@ -7,8 +7,11 @@ struct Params {
     // Output features of this part of the weight, and where they start among all.
     features: u32,
     first_feature: u32,
+    columns: u32,
     blocks: u32,
     logits: u32,
+    // Added to the mean square of a row that is normed.
+    epsilon: f32,
     // For each output, the feature it ends before and the distance of its rows.
     end_0: u32,
     stride_0: u32,
@@ -25,6 +28,7 @@ fn add_product(w: vec4<f32>, x: vec4<f32>, sum: f32) -> f32 {
     return fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum))));
 }
 
-fn add_inputs(x: vec4<f32>, sum: f32) -> f32 {
-    return sum + ((x.x + x.y) + (x.z + x.w));
+// sum + Σ given · weight.
+fn add_inputs(given: vec4<f32>, weight: vec4<f32>, sum: f32) -> f32 {
+    return sum + fma(given.w, weight.w, fma(given.z, weight.z, fma(given.y, weight.y, given.x * weight.x)));
 }

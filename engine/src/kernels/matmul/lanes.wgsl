@@ -21,14 +21,18 @@ fn main(
     let tile = index / row_groups;
 
     var total: array<array<f32, ROWS>, FEATURES>;
+    var squares: array<f32, ROWS>;
     for (var b = 0u; b < params.blocks; b++) {
         var prepared: array<vec4<f32>, ROWS>;
         var inputs: array<f32, ROWS>;
+        let weights = given_weight(b, LANE_INDEX);
         // each this_row
         {
             let row = min(first_row + THIS_ROW, rows - 1u);
-            prepared[THIS_ROW] = prepare(row, b, LANE_INDEX);
-            inputs[THIS_ROW] = block_sum(prepared[THIS_ROW], row, b);
+            let given = given(row, b, LANE_INDEX);
+            squares[THIS_ROW] = add_block_squares(given, row, b, squares[THIS_ROW]);
+            prepared[THIS_ROW] = given * weights;
+            inputs[THIS_ROW] = block_sum(given, weights, row, b);
         }
         // end this_row
         let weight = load_four(block_index(tile * 32u + local * FEATURES, b, params.blocks));
@@ -62,6 +66,10 @@ fn main(
     }
     // each this_row
     {
+        let factor = norm_factor(across_lanes(squares[THIS_ROW]));
+        // each this_feature
+        total[THIS_FEATURE][THIS_ROW] *= factor;
+        // end this_feature
         if (first_row + THIS_ROW < rows) {
             // each finished_feature
             {

@@ -98,6 +98,8 @@ pub(crate) struct Shape {
     pub(crate) gated: Option<Activation>,
     /// Add to what is in the output; only with one output.
     pub(crate) accumulate: bool,
+    /// Norm the input first; only where nothing is added to.
+    pub(crate) normed: bool,
     /// Outputs begin and end at multiples of this.
     pub(crate) aligned: usize,
     /// A texture only where lanes can be handed round.
@@ -116,6 +118,9 @@ impl Shape {
     fn storage(&self, weights: Access) -> Vec<Access> {
         let mut storage = vec![weights, weights, self.input.read()];
         storage.resize(3 + self.outputs, self.output.written());
+        if self.normed {
+            storage.push(self.input.read());
+        }
         if self.adds_to_texels() {
             storage.push(Place::Texels.read());
         }
@@ -123,8 +128,9 @@ impl Shape {
     }
 }
 
-/// The dispatches for a part of a weight. Binds packed values, scales, input and outputs, and behind an output that is a
-/// texture what it is added to, another one.
+/// The dispatches for a part of a weight. Binds packed values, scales, input and outputs, and behind them the weights of
+/// the norm, if there is one, which are where the input is, or behind an output that is a texture what it is added to,
+/// another one.
 pub(crate) fn variants(shape: Shape, mapping: Mapping) -> Vec<Variant> {
     let variant = |min_rows: usize, rows: usize, group: usize, kernel: Kernel| Variant {
         min_rows: min_rows as u64,
@@ -146,7 +152,7 @@ pub(crate) fn variants(shape: Shape, mapping: Mapping) -> Vec<Variant> {
 }
 
 /// Words of [`Params`], as `common.wgsl` has them.
-const PARAMS: usize = 4 + 2 * MAX_OUTPUTS;
+const PARAMS: usize = 6 + 2 * MAX_OUTPUTS;
 
 /// What the kernels are told about a part of a weight.
 pub(crate) struct Params {
@@ -160,6 +166,8 @@ pub(crate) struct Params {
     pub(crate) out_widths: Vec<usize>,
     /// What input and outputs have rows for.
     pub(crate) rows: Rows,
+    /// Of the norm, if there is one.
+    pub(crate) epsilon: Option<f32>,
 }
 
 impl Params {
@@ -168,8 +176,10 @@ impl Params {
         let mut words = vec![
             self.features as u32,
             self.first_feature as u32,
+            self.columns as u32,
             self.columns.div_ceil(32) as u32,
             logits_flag(self.rows),
+            self.epsilon.unwrap_or_default().to_bits(),
         ];
         let mut end = 0;
         for width in &self.out_widths {
@@ -198,6 +208,15 @@ fn store_source(shape: Shape, wide: usize) -> String {
         bound.push_str(&input_source("before", 7, Place::Texels, FOUR));
     }
     format!("alias Out = {out};\nconst WIDE: u32 = {wide}u;\n{bound}{store}")
+}
+
+/// WGSL that norms the input, or does not.
+fn norm_source(shape: Shape) -> String {
+    if shape.normed {
+        input_source("norm", 6 + shape.outputs, shape.input, FOUR) + include_str!("normed.wgsl")
+    } else {
+        include_str!("not_normed.wgsl").to_owned()
+    }
 }
 
 fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
@@ -249,6 +268,7 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
         format_source(shape.format),
         four_source(shape.format),
         &input_source("input", 5, shape.input, FOUR),
+        &norm_source(shape),
         rows_source,
         &unrolled(inputs, &[("four", 8)]),
         &unrolled(&main, &loops),
@@ -272,7 +292,8 @@ fn hardware(shape: Shape, constants: &[(&str, usize)], main: &str) -> Kernel {
         &store_source(shape, 1),
         include_str!("stored_buffer.wgsl"),
         format_source(shape.format),
-        &input_source("input", 5, Place::Buffer, FOUR),
+        &input_source("input", 5, shape.input, FOUR),
+        &norm_source(shape),
         main,
     ];
     Kernel::new("matmul", &shape.storage(Access::Read), constants, &parts)

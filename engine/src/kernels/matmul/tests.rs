@@ -2,7 +2,8 @@ use super::reference::matmul;
 use crate::device::wgpu::testing::{
     HARDWARE, MAPPINGS, Random, Rig, Stored, assert_close, limits_for, one_op, one_sequence, tokens, weight,
 };
-use crate::program::{BufferId, OpKind, Program, WeightId};
+use crate::kernels::rms_norm::reference::rms_norm;
+use crate::program::{BufferId, Op, OpKind, Program, WeightId};
 use crate::tensor_type::TensorType;
 
 fn program(format: TensorType, features: usize, columns: usize, accumulate: bool) -> Program {
@@ -80,6 +81,60 @@ fn a_row_is_the_same_to_the_last_bit_in_any_company() {
             rig.poison(1);
             rig.run(&one_sequence(rows, 16));
             let together = rig.read(1, rows);
+            for company in [1, 2, 4, 9, 31] {
+                rig.write(0, &input[..company * columns]);
+                rig.poison(1);
+                rig.run(&one_sequence(company, 16));
+                let fewer = rig.read(1, company);
+                let same = fewer.iter().zip(&together).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same, "{format:?} {mapping:?}: {company} rows of {rows}");
+            }
+        }
+    }
+}
+
+const EPSILON: f32 = 1e-5;
+
+/// A norm of `input` into `normed`, and the product of that.
+fn normed(format: TensorType, features: usize, columns: usize) -> Program {
+    let mut program = program(format, features, columns, false);
+    program.buffers.push(tokens("normed", columns));
+    program.weights.push(weight(TensorType::F32, 1, columns));
+    let (input, out) = (BufferId(0), BufferId(program.buffers.len() - 1));
+    let kind = OpKind::RmsNorm { input, weight: WeightId(1), out, epsilon: EPSILON };
+    let OpKind::MatMul { input, .. } = &mut program.ops[0].kind else { unreachable!("the product") };
+    *input = out;
+    program.ops.insert(0, Op { name: "norm".to_owned(), kind });
+    program
+}
+
+#[test]
+fn with_the_norm_of_its_input_it_agrees_with_the_reference_and_is_the_same_in_any_company() {
+    let mut random = Random::new(5);
+    for format in TensorType::ALL {
+        let (features, columns, rows) = (65, 96usize.next_multiple_of(format.block_elements()), 37);
+        let program = normed(format, features, columns);
+        let stored: Vec<Vec<u8>> = program.weights.iter().map(|weight| random.weight(weight, 1.0)).collect();
+        // Rows of very different sizes.
+        let mut input = random.values(rows * columns);
+        for (row, values) in input.chunks_exact_mut(columns).enumerate() {
+            values.iter_mut().for_each(|value| *value *= 0.1 * 1.3f32.powi(row as i32));
+        }
+        let mut scale = vec![0.0; columns];
+        TensorType::F32.dequantize(&stored[1], &mut scale);
+        let mut between = vec![0.0; rows * columns];
+        rms_norm(&input, &scale, EPSILON, &mut between);
+        let (mut expected, mut sizes) = (vec![0.0; rows * features], vec![0.0; rows * features]);
+        matmul(&between, &program.weights[0], &stored[0], false, &mut expected);
+        absolute(&between, &program, &stored[0], &mut sizes);
+        let stored = Stored(stored);
+        for mapping in MAPPINGS {
+            let Some(mut rig) = Rig::mapped(&program, &stored, limits_for(rows), mapping) else { return };
+            rig.write(0, &input);
+            rig.poison(1);
+            rig.run(&one_sequence(rows, 16));
+            let together = rig.read(1, rows);
+            assert_close(&format!("{format:?} {mapping:?}"), &together, &expected, &sizes, 4e-6);
             for company in [1, 2, 4, 9, 31] {
                 rig.write(0, &input[..company * columns]);
                 rig.poison(1);
