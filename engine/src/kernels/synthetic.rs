@@ -132,6 +132,7 @@ impl SyntheticModel {
         let gate = buffer("gate", Rows::Tokens, ffn_width);
         let up = buffer("up", Rows::Tokens, ffn_width);
         let last = buffer("last", Rows::Logits, width);
+        let last_normed = buffer("last_normed", Rows::Logits, width);
         let logits = buffer("logits", Rows::Logits, shape.vocabulary);
         let mut ops = Vec::new();
         let mut op = |name: String, kind| ops.push(Op { name, kind });
@@ -183,8 +184,8 @@ impl SyntheticModel {
         }
         let output_norm = model.norm("output_norm", width);
         op("gather".to_owned(), OpKind::GatherRows { input: hidden, out: last });
-        op("output_norm".to_owned(), norm(last, output_norm, last));
-        op("logits".to_owned(), product(last, table, logits, false));
+        op("output_norm".to_owned(), norm(last, output_norm, last_normed));
+        op("logits".to_owned(), product(last_normed, table, logits, false));
         let program = Program {
             buffers,
             weights: model.weights,

@@ -1,8 +1,8 @@
 //! Which ops of a program one dispatch computes together.
 //!
-//! A dispatch costs the same however little it does, so products of the same input become one and norm it themselves,
-//! the rope of queries and keys goes with the way into the cache, and on software rasterisers gate and up end in their
-//! product.
+//! A dispatch costs the same however little it does, so products of the same input become one, and the rope of queries
+//! and keys goes with the way into the cache. On software rasterisers, where it costs most, products norm their input
+//! themselves, and gate and up end in their product.
 //!
 //! Invariant: a group computes what its ops would one after the other, but for buffers that nobody reads any more.
 
@@ -58,7 +58,7 @@ pub(super) fn groups(program: &Program, mapping: Mapping) -> Vec<Group> {
     let mut groups = Vec::new();
     let mut first = 0;
     while first < program.ops.len() {
-        let own_norm = norm_in_products(program, first);
+        let own_norm = norm_in_products(program, first, mapping);
         let begin = first + usize::from(own_norm.is_some());
         let (count, how) = if mapping.is_software() && is_gated(program, begin) {
             (3, How::Gated)
@@ -70,7 +70,7 @@ pub(super) fn groups(program: &Program, mapping: Mapping) -> Vec<Group> {
                 count => (count, How::Joined),
             }
         };
-        let norm = own_norm.or_else(|| norm_before(program, begin));
+        let norm = own_norm.or_else(|| norm_before(program, begin, mapping));
         groups.push(Group { ops: first..begin + count, how, norm });
         first = begin + count;
     }
@@ -78,11 +78,15 @@ pub(super) fn groups(program: &Program, mapping: Mapping) -> Vec<Group> {
 }
 
 /// The norm at `place`, if all that is read of what it writes are products, which can do it themselves.
-fn norm_in_products(program: &Program, place: usize) -> Option<Norm> {
+fn norm_in_products(program: &Program, place: usize, mapping: Mapping) -> Option<Norm> {
     let OpKind::RmsNorm { input, weight, out, epsilon } = program.ops[place].kind else { return None };
     let width = program.buffers[input.0].width;
     // Whole rows, in whole blocks.
-    if input == out || program.weights[weight.0].columns != width || !width.is_multiple_of(32) {
+    if !mapping.is_software()
+        || input == out
+        || program.weights[weight.0].columns != width
+        || !width.is_multiple_of(32)
+    {
         return None;
     }
     let mut input_is_there = true;
@@ -102,10 +106,10 @@ fn norm_in_products(program: &Program, place: usize) -> Option<Norm> {
 }
 
 /// The norm that the product at `place` does itself, from before another product that did.
-fn norm_before(program: &Program, place: usize) -> Option<Norm> {
+fn norm_before(program: &Program, place: usize, mapping: Mapping) -> Option<Norm> {
     let OpKind::MatMul { input, .. } = program.ops[place].kind else { return None };
     let written = program.ops[..place].iter().rposition(|op| changed(&op.kind) == Some(input))?;
-    norm_in_products(program, written)
+    norm_in_products(program, written, mapping)
 }
 
 /// Products from `first` on that share their input and format and write outputs of their own.
@@ -232,15 +236,18 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_is_eight_dispatches_on_software_and_nine_on_hardware() {
-        let layer =
-            [(1, How::Alone), (3, How::Joined), (3, How::RopeAndStore), (1, How::Alone), (1, How::Alone)];
+    fn a_layer_is_six_dispatches_on_software_and_nine_on_hardware() {
+        let (alone, attention) =
+            ((1, How::Alone), [(3, How::RopeAndStore), (1, How::Alone), (1, How::Alone)]);
         let software = shapes(&program(), SOFTWARE);
-        assert_eq!(software[1..6], layer);
-        assert_eq!(software[6..9], [(1, How::Alone), (3, How::Gated), (1, How::Alone)]);
+        assert_eq!(software[1], (4, How::Joined));
+        assert_eq!(software[2..5], attention);
+        assert_eq!(software[5..7], [(4, How::Gated), alone]);
+        assert_eq!(software[8..], [(2, How::Alone)], "the output norm and the logits");
         let hardware = shapes(&program(), Mapping::Hardware { subgroups: true });
-        assert_eq!(hardware[1..6], layer);
-        assert_eq!(hardware[6..10], [(1, How::Alone), (2, How::Joined), (1, How::Alone), (1, How::Alone)]);
+        assert_eq!(hardware[1..3], [alone, (3, How::Joined)]);
+        assert_eq!(hardware[3..6], attention);
+        assert_eq!(hardware[6..10], [alone, (2, How::Joined), alone, alone]);
         let all: usize = software.iter().map(|(count, _)| count).sum();
         assert_eq!(all, program().ops.len());
     }
@@ -266,6 +273,38 @@ mod tests {
         let format = program.weights[weight.0].format;
         program.weights[weight.0].format =
             if format == TensorType::F32 { TensorType::F16 } else { TensorType::F32 };
-        assert_eq!(shapes(&program, SOFTWARE)[1..4], [(1, How::Alone); 3]);
+        let software = groups(&program, SOFTWARE);
+        let shapes: Vec<_> = software[1..4].iter().map(|group| (group.ops.len(), group.how)).collect();
+        assert_eq!(shapes, [(2, How::Alone), (1, How::Alone), (1, How::Alone)]);
+        // Each norms its input; the norm's op is the first one's.
+        assert!(software[1].norm.is_some_and(|norm| norm.op == 1));
+        assert!(software[1..4].iter().all(|group| group.norm == software[1].norm));
+        assert!(software[1..4].iter().all(|group| group.rest(&program).len() == 1));
+    }
+
+    #[test]
+    fn a_norm_that_others_read_or_whose_input_changes_is_computed_on_its_own() {
+        let program = program();
+        let norms =
+            |program: &Program| groups(program, SOFTWARE).iter().filter(|group| group.norm.is_some()).count();
+        assert_eq!(norms(&program), 3, "of attention, of the feed-forward network, of the output");
+        let OpKind::RmsNorm { input, out, .. } = program.ops[1].kind else { panic!("a norm comes first") };
+        // Something that is no product reads it after the products.
+        let mut read = program.clone();
+        read.ops.insert(5, Op { name: "read".to_owned(), kind: OpKind::Add { input: out, out: input } });
+        assert_eq!(norms(&read), 2);
+        // The input changes before the last product.
+        let mut changed = program.clone();
+        let other = changed.buffers.len();
+        changed.buffers.push(changed.buffers[input.0].clone());
+        let kind = OpKind::Add { input: BufferId(other), out: input };
+        changed.ops.insert(3, Op { name: "change".to_owned(), kind });
+        assert_eq!(norms(&changed), 2);
+        // Rows that do not end with a block.
+        let mut narrow = program;
+        narrow.buffers[input.0].width -= 1;
+        let OpKind::RmsNorm { weight, .. } = narrow.ops[1].kind else { unreachable!() };
+        narrow.weights[weight.0].columns -= 1;
+        assert!(norms(&narrow) < 3);
     }
 }

@@ -68,7 +68,9 @@ fn every_kernel() -> Vec<Kernel> {
                 {
                     let shape = matmul::Shape { outputs, gated, accumulate: false, aligned, ..shape };
                     variants.push(matmul::variants(shape, mapping));
-                    variants.push(matmul::variants(matmul::Shape { normed: true, ..shape }, mapping));
+                    if mapping.is_software() {
+                        variants.push(matmul::variants(matmul::Shape { normed: true, ..shape }, mapping));
+                    }
                     variants.push(matmul::variants(matmul::Shape { input: Place::Buffer, ..shape }, mapping));
                     if mapping == SHUFFLE && aligned == 4 {
                         for accumulate in [false, outputs == 1 && gated.is_none()] {

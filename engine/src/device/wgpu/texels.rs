@@ -235,12 +235,30 @@ mod tests {
 
     #[test]
     fn the_residual_stream_and_the_turned_queries_are_updated() {
+        let names = |program: &Program| -> Vec<&'static str> {
+            let groups = groups(program, SHUFFLE);
+            let updated = groups.iter().filter_map(|group| updated(program, group));
+            updated.map(|id| program.buffers[id.0].name).collect()
+        };
+        let mut program = program();
+        assert_eq!(names(&program)[..3], ["query", "hidden", "hidden"]);
+        assert_eq!(names(&program).last(), Some(&"hidden"));
+        // A norm in place.
+        let at = program.ops.len() - 2;
+        let OpKind::RmsNorm { input: last, out, .. } = &mut program.ops[at].kind else { panic!("the norm") };
+        (*out, program.logits) = (*last, *last);
+        program.ops.truncate(at + 1);
+        assert_eq!(names(&program).last(), Some(&"last"));
+    }
+
+    #[test]
+    fn what_products_keep_to_themselves_is_handled_by_none() {
         let program = program();
         let groups = groups(&program, SHUFFLE);
-        let updated: Vec<_> = groups.iter().filter_map(|group| updated(&program, group)).collect();
-        let names: Vec<_> = updated.iter().map(|id| program.buffers[id.0].name).collect();
-        assert_eq!(names[..3], ["query", "hidden", "hidden"]);
-        assert_eq!(names.last(), Some(&"last"));
+        let handled: Vec<_> = groups.iter().flat_map(|group| handled(&program, group, SHUFFLE)).collect();
+        let is_left = |index: &usize| handled.iter().all(|(id, _)| id.0 != *index);
+        let left = (0..program.buffers.len()).filter(is_left).map(|index| program.buffers[index].name);
+        assert_eq!(left.collect::<Vec<_>>(), ["normed", "up", "last_normed"]);
     }
 
     #[test]

@@ -28,7 +28,6 @@ fn add_product(w: vec4<f32>, x: vec4<f32>, sum: f32) -> f32 {
     return fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum))));
 }
 
-// sum + Σ given · weight.
-fn add_inputs(given: vec4<f32>, weight: vec4<f32>, sum: f32) -> f32 {
-    return sum + fma(given.w, weight.w, fma(given.z, weight.z, fma(given.y, weight.y, given.x * weight.x)));
+fn add_inputs(x: vec4<f32>, sum: f32) -> f32 {
+    return sum + ((x.x + x.y) + (x.z + x.w));
 }

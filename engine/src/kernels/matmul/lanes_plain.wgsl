@@ -27,7 +27,7 @@ fn block_input(prepared: vec4<f32>, row: u32, b: u32, j: u32) -> vec4<f32> {
 fn block_sum(given: vec4<f32>, weight: vec4<f32>, row: u32, b: u32) -> f32 {
     var sum = 0.0;
     for (var j = 0u; j < 8u; j++) {
-        sum = add_inputs(input_at(row, params.blocks * 8u, b * 8u + j), norm_weight(b * 8u + j), sum);
+        sum = add_weighted(input_at(row, params.blocks * 8u, b * 8u + j), norm_weight(b * 8u + j), sum);
     }
     return sum;
 }

@@ -25,5 +25,5 @@ fn block_input(prepared: vec4<f32>, row: u32, b: u32, j: u32) -> vec4<f32> {
 }
 
 fn block_sum(given: vec4<f32>, weight: vec4<f32>, row: u32, b: u32) -> f32 {
-    return across_lanes(add_inputs(given, weight, 0.0));
+    return across_lanes(add_weighted(given, weight, 0.0));
 }

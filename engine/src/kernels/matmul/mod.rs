@@ -98,7 +98,7 @@ pub(crate) struct Shape {
     pub(crate) gated: Option<Activation>,
     /// Add to what is in the output; only with one output.
     pub(crate) accumulate: bool,
-    /// Norm the input first; only where nothing is added to.
+    /// Norm the input first; only on software adapters, and where nothing is added to.
     pub(crate) normed: bool,
     /// Outputs begin and end at multiples of this.
     pub(crate) aligned: usize,
@@ -292,8 +292,7 @@ fn hardware(shape: Shape, constants: &[(&str, usize)], main: &str) -> Kernel {
         &store_source(shape, 1),
         include_str!("stored_buffer.wgsl"),
         format_source(shape.format),
-        &input_source("input", 5, shape.input, FOUR),
-        &norm_source(shape),
+        &input_source("input", 5, Place::Buffer, FOUR),
         main,
     ];
     Kernel::new("matmul", &shape.storage(Access::Read), constants, &parts)

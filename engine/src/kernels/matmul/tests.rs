@@ -111,7 +111,7 @@ fn normed(format: TensorType, features: usize, columns: usize) -> Program {
 #[test]
 fn with_the_norm_of_its_input_it_agrees_with_the_reference_and_is_the_same_in_any_company() {
     let mut random = Random::new(5);
-    for format in TensorType::ALL {
+    for format in [TensorType::F32, TensorType::Q4_1, TensorType::Q4_K] {
         let (features, columns, rows) = (65, 96usize.next_multiple_of(format.block_elements()), 37);
         let program = normed(format, features, columns);
         let stored: Vec<Vec<u8>> = program.weights.iter().map(|weight| random.weight(weight, 1.0)).collect();

@@ -9,8 +9,6 @@ const PITCH: u32 = 9u;
 var<workgroup> weights: array<vec4<f32>, 288>;
 var<workgroup> inputs: array<vec4<f32>, 288>;
 var<workgroup> factors: array<vec2<f32>, 32>;
-var<workgroup> sums: array<f32, 288>;
-var<workgroup> squares: array<f32, 288>;
 
 @compute @workgroup_size(THREADS)
 fn main(
@@ -30,7 +28,6 @@ fn main(
     let down = local / 8u;
 
     var total: array<array<f32, 4>, 4>;
-    var square_total: array<f32, 4>;
     for (var b = 0u; b < params.blocks; b++) {
         for (var item = local; item < SIDE * 8u; item += THREADS) {
             let line = item / 8u;
@@ -42,27 +39,16 @@ fn main(
                 factors[line] = block_scale(weight);
             }
             let row = min(first_row + line, rows - 1u);
-            let given = input_at(row, params.blocks * 8u, b * 8u + j);
-            let factor = norm_weight(b * 8u + j);
-            if (NORMED) {
-                squares[line * PITCH + j] = add_squares(given, 0.0);
-            }
-            sums[line * PITCH + j] = add_inputs(given, factor, 0.0);
-            inputs[line * PITCH + j] = given * factor;
+            inputs[line * PITCH + j] = input_at(row, params.blocks * 8u, b * 8u + j);
         }
         workgroupBarrier();
         var sum: array<array<f32, 4>, 4>;
         var input_sum: array<f32, 4>;
-        var square_sum: array<f32, 4>;
         for (var j = 0u; j < 8u; j++) {
             var x: array<vec4<f32>, 4>;
             for (var r = 0u; r < 4u; r++) {
-                let place = (down + r * 8u) * PITCH + j;
-                x[r] = inputs[place];
-                if (NORMED) {
-                    square_sum[r] += squares[place];
-                }
-                input_sum[r] += sums[place];
+                x[r] = inputs[(down + r * 8u) * PITCH + j];
+                input_sum[r] = add_inputs(x[r], input_sum[r]);
             }
             for (var f = 0u; f < 4u; f++) {
                 let w = weights[(across + f * 8u) * PITCH + j];
@@ -70,9 +56,6 @@ fn main(
                     sum[f][r] = add_product(w, x[r], sum[f][r]);
                 }
             }
-        }
-        for (var r = 0u; r < 4u; r++) {
-            square_total[r] += square_sum[r];
         }
         for (var f = 0u; f < 4u; f++) {
             let factor = factors[across + f * 8u];
@@ -87,7 +70,7 @@ fn main(
             let feature = first_feature + across + f * 8u;
             let row = first_row + down + r * 8u;
             if (feature < params.features && row < rows) {
-                store(row, feature, total[f][r] * norm_factor(square_total[r]));
+                store(row, feature, total[f][r]);
             }
         }
     }

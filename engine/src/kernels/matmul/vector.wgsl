@@ -8,7 +8,6 @@ const CHUNK: u32 = 32u;
 
 var<workgroup> sums: array<f32, ROWS * FEATURES * CHUNK>;
 var<workgroup> inputs: array<f32, ROWS * CHUNK>;
-var<workgroup> squares: array<f32, ROWS * CHUNK>;
 var<workgroup> factors: array<vec2<f32>, FEATURES * CHUNK>;
 
 @compute @workgroup_size(THREADS)
@@ -29,7 +28,6 @@ fn main(
     let own_row = local / FEATURES;
 
     var total = 0.0;
-    var square_total = 0.0;
     for (var first = 0u; first < params.blocks; first += CHUNK) {
         let count = min(CHUNK, params.blocks - first);
         for (var item = local; item < FEATURES * count; item += THREADS) {
@@ -39,16 +37,12 @@ fn main(
             let weight = load_block(feature * params.blocks + first + b);
             var sum: array<f32, ROWS>;
             var input_sum: array<f32, ROWS>;
-            var square_sum: array<f32, ROWS>;
             for (var j = 0u; j < 8u; j++) {
                 let w = block_values(weight, j);
-                let factor = norm_weight((first + b) * 8u + j);
                 for (var r = 0u; r < ROWS; r++) {
                     let row = min(first_row + r, rows - 1u);
-                    let given = input_at(row, params.blocks * 8u, (first + b) * 8u + j);
-                    square_sum[r] = add_squares(given, square_sum[r]);
-                    let x = given * factor;
-                    input_sum[r] = add_inputs(given, factor, input_sum[r]);
+                    let x = input_at(row, params.blocks * 8u, (first + b) * 8u + j);
+                    input_sum[r] = add_inputs(x, input_sum[r]);
                     sum[r] = add_product(w, x, sum[r]);
                 }
             }
@@ -57,9 +51,6 @@ fn main(
                 sums[(r * FEATURES + f) * CHUNK + b] = sum[r];
                 if (f == 0u) {
                     inputs[r * CHUNK + b] = input_sum[r];
-                    if (NORMED) {
-                        squares[r * CHUNK + b] = square_sum[r];
-                    }
                 }
             }
         }
@@ -69,14 +60,11 @@ fn main(
                 let factor = factors[own_feature * CHUNK + b];
                 let sum = sums[(own_row * FEATURES + own_feature) * CHUNK + b];
                 total = add_block(total, factor, sum, inputs[own_row * CHUNK + b]);
-                if (NORMED) {
-                    square_total += squares[own_row * CHUNK + b];
-                }
             }
         }
         workgroupBarrier();
     }
     if (own_row < ROWS && first_row + own_row < rows && first_feature + own_feature < params.features) {
-        store(first_row + own_row, first_feature + own_feature, total * norm_factor(square_total));
+        store(first_row + own_row, first_feature + own_feature, total);
     }
 }
