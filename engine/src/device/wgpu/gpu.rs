@@ -5,7 +5,10 @@
 //! [`Gpu::check`] hands it out, and a lost device stays lost.
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wgpu::{BufferUsages, DeviceType, Features, Limits};
@@ -96,7 +99,7 @@ fn on_a_thread_that_gives_way<T: Send>(open: impl FnOnce() -> T + Send) -> Resul
             });
         let opener =
             opener.map_err(|error| DeviceError::Failed(format!("cannot start a thread: {error}")))?;
-        Ok(opener.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        Ok(opener.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })
 }
 
@@ -296,6 +299,31 @@ impl Gpu {
         });
         self.check()?;
         Ok(buffer)
+    }
+
+    /// Builds the pipelines of kernels, on all cores.
+    pub(super) fn build_pipelines<'k>(
+        &self,
+        kernels: impl Iterator<Item = &'k Kernel>,
+    ) -> Result<(), DeviceError> {
+        let by_source: HashMap<&str, &Kernel> = kernels.map(|kernel| (&*kernel.source, kernel)).collect();
+        // The longest first, so that no thread is left with one of them in the end.
+        let mut kernels: Vec<&Kernel> = by_source.into_values().collect();
+        kernels.sort_by_key(|kernel| std::cmp::Reverse(kernel.source.len()));
+        let next = AtomicUsize::new(0);
+        let build = || -> Result<(), DeviceError> {
+            while let Some(kernel) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.pipeline(kernel)?;
+            }
+            Ok(())
+        };
+        let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(build)).collect();
+            let joined =
+                others.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            std::iter::once(build()).chain(joined).collect()
+        })
     }
 
     /// The pipeline of a kernel, built the first time.

@@ -89,11 +89,18 @@ fn norm_in_products(program: &Program, place: usize, mapping: Mapping) -> Option
     {
         return None;
     }
+    let is_product = |op: &Op| {
+        let OpKind::MatMul { input: read, out: written, accumulate: false, .. } = op.kind else {
+            return false;
+        };
+        read == out && written != input
+    };
+    if out == program.logits || !program.ops.get(place + 1).is_some_and(is_product) {
+        return None;
+    }
     let mut input_is_there = true;
-    for (index, op) in program.ops[place + 1..].iter().enumerate() {
-        let product = matches!(op.kind, OpKind::MatMul { input, accumulate: false, .. } if input == out);
-        let reads = uses(&op.kind).0.contains(&out);
-        if (reads && !(product && input_is_there)) || (index == 0 && !product) {
+    for op in &program.ops[place + 1..] {
+        if uses(&op.kind).0.contains(&out) && !(is_product(op) && input_is_there) {
             return None;
         }
         match changed(&op.kind) {
@@ -102,7 +109,7 @@ fn norm_in_products(program: &Program, place: usize, mapping: Mapping) -> Option
             _ => (),
         }
     }
-    (out != program.logits).then_some(Norm { op: place, input, weight, epsilon })
+    Some(Norm { op: place, input, weight, epsilon })
 }
 
 /// The norm that the product at `place` does itself, from before another product that did.
@@ -300,6 +307,15 @@ mod tests {
         let kind = OpKind::Add { input: BufferId(other), out: input };
         changed.ops.insert(3, Op { name: "change".to_owned(), kind });
         assert_eq!(norms(&changed), 2);
+        // A product writes what it would norm.
+        let mut overwritten = program.clone();
+        let OpKind::MatMul { out: written, .. } = &mut overwritten.ops[4].kind else { panic!("the value") };
+        *written = input;
+        assert_eq!(norms(&overwritten), 2);
+        // Nothing follows.
+        let mut ends = program.clone();
+        ends.ops.truncate(2);
+        assert_eq!(norms(&ends), 0);
         // Rows that do not end with a block.
         let mut narrow = program;
         narrow.buffers[input.0].width -= 1;

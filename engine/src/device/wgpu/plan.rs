@@ -99,6 +99,8 @@ impl Plan {
         }
         let uploaded = Phase::since("upload_weights", started);
         let mut plan = builder.plan;
+        let all = drafts.iter().flat_map(|(_, drafts)| drafts).flat_map(|draft| &draft.variants);
+        gpu.build_pipelines(all.map(|variant| &variant.kernel))?;
         for (ops, drafts) in drafts {
             let first = plan.dispatches.len();
             for draft in drafts {
