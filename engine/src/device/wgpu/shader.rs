@@ -92,16 +92,6 @@ pub(crate) fn unrolled(source: &str, loops: &[(&str, usize)]) -> String {
     source
 }
 
-/// Makes a loop of such a part instead: where machine code that is written out would not fit the cache of decoded
-/// instructions, which costs more than the masks on what a loop keeps.
-pub(crate) fn looped(source: &str, name: &str, count: usize) -> String {
-    let begin = format!("// each {name}\n");
-    source
-        .replace(&begin, &format!("for (var {name} = 0u; {name} < {count}u; {name}++)\n"))
-        .replace(&format!("// end {name}\n"), "")
-        .replace(&name.to_uppercase(), name)
-}
-
 /// How the work is spread over threads. A software rasteriser runs a workgroup on one core with the threads
 /// as vector lanes, and pays for each lane of a load; a GPU wants many threads and adjacent loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,7 +265,6 @@ mod tests {
         let source = "a\n// each k\nuse(K);\n// end k\nb\n";
         assert_eq!(unrolled(source, &[("k", 2)]), "a\nuse(0u);\nuse(1u);\nb\n");
         assert_eq!(unrolled(source, &[("k", 0)]), "a\nb\n");
-        assert_eq!(looped(source, "k", 2), "a\nfor (var k = 0u; k < 2u; k++)\nuse(k);\nb\n");
     }
 
     #[test]

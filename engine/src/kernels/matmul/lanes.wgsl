@@ -37,23 +37,25 @@ fn main(
         // end this_row
         let weight = load_four(block_index(tile * 32u + local * FEATURES, b, params.blocks));
         var sum = array<array<f32, ROWS>, FEATURES>();
-        // each four
+        // Row by row, so that a row's sums stay in registers; weights are unpacked by parts of a block.
+        var w: array<array<vec4<f32>, FEATURES>, 8>;
+        // each part
+        // each step
+        // each this_feature
+        w[FOUR][THIS_FEATURE] = block_values(weight[THIS_FEATURE], FOUR);
+        // end this_feature
+        // end step
+        // each this_row
+        // each step
         {
-            // Row by row, so that the weights stay in registers however many sums there are.
-            var w: array<vec4<f32>, FEATURES>;
+            let x = block_input(prepared[THIS_ROW], min(first_row + THIS_ROW, rows - 1u), b, FOUR);
             // each this_feature
-            w[THIS_FEATURE] = block_values(weight[THIS_FEATURE], FOUR);
+            sum[THIS_FEATURE][THIS_ROW] = add_product(w[FOUR][THIS_FEATURE], x, sum[THIS_FEATURE][THIS_ROW]);
             // end this_feature
-            // each this_row
-            {
-                let x = block_input(prepared[THIS_ROW], min(first_row + THIS_ROW, rows - 1u), b, FOUR);
-                // each this_feature
-                sum[THIS_FEATURE][THIS_ROW] = add_product(w[THIS_FEATURE], x, sum[THIS_FEATURE][THIS_ROW]);
-                // end this_feature
-            }
-            // end this_row
         }
-        // end four
+        // end step
+        // end this_row
+        // end part
         // each this_feature
         {
             // each this_row

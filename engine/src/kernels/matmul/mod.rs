@@ -4,8 +4,8 @@
 //! rows. Invariant: they add in the same order (`common.wgsl`), so which of them runs changes no bit.
 
 use crate::device::wgpu::shader::{
-    Access, FOUR, Kernel, Mapping, Place, Texel, Variant, Work, input_source, logits_flag, looped,
-    output_source, stride, unrolled,
+    Access, FOUR, Kernel, Mapping, Place, Texel, Variant, Work, input_source, logits_flag, output_source,
+    stride, unrolled,
 };
 use crate::program::{Activation, Rows};
 use crate::tensor_type::TensorType;
@@ -23,8 +23,6 @@ const LANES: usize = 8;
 const FEATURES: usize = 4;
 /// Output features of a workgroup of `lanes.wgsl`.
 const LANES_FEATURES: usize = FEATURES * LANES;
-/// Most rows for which `lanes.wgsl` has its steps written out.
-const WRITTEN_OUT: usize = 4;
 /// Output features of a workgroup of `vector.wgsl`.
 const VECTOR_FEATURES: usize = 8;
 /// Output features and rows of a workgroup of `tile.wgsl`.
@@ -254,9 +252,13 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
         .replace("LANE_PARAMETER", parameter)
         .replace("LANE_INDEX", lane)
         .replace("FINISHED_VALUE", &value);
-    let main = if rows > WRITTEN_OUT { looped(&main, "four", 8) } else { main };
+    // Several rows find the weights of the whole block on the stack, from where a multiplication takes them as fast as
+    // from a register; a lone row uses them once.
+    let steps = if rows == 1 { 1 } else { 8 };
+    let main = main.replace("FOUR", &format!("(PART * {steps}u + STEP)"));
     let loops = [
-        ("four", 8),
+        ("part", 8 / steps),
+        ("step", steps),
         ("this_feature", FEATURES),
         ("finished_feature", finished.div_ceil(wide)),
         ("this_row", rows),
