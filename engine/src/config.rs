@@ -7,7 +7,8 @@
 //! - what is left of `--gpu-memory-utilization` of the device's memory after weights and activations, where
 //!   that memory is known;
 //! - [`DEFAULT_POOL_BYTES`], or one full sequence if that is more, where the memory is not known (most wgpu
-//!   adapters) or is the host's (the CPU), which other programs need too;
+//!   adapters) or is the host's (the CPU), which other programs need too; [`FILLED_POOL_BYTES`] instead where it is
+//!   filled at the start (software adapters);
 //! - `--max-num-seqs` sequences of `--max-model-len` tokens, because more can never be in use at once.
 //!
 //! Engines on one device divide its memory, or the default pool, evenly; the override is each engine's own.
@@ -19,6 +20,10 @@ use crate::program::{CostModel, Program};
 /// Bytes of the KV pool on a device whose memory is not known or not its own: small enough for a laptop that has other
 /// things to do, large enough for tens of thousands of tokens of a small model.
 pub const DEFAULT_POOL_BYTES: u64 = 2 << 30;
+
+/// The same where the pool is filled with zeros at the start by the host's cores, at a gigabyte a second: some ten
+/// thousand tokens of a small model, for which such a device computes minutes.
+pub const FILLED_POOL_BYTES: u64 = 512 << 20;
 
 /// Bounds that keep every size below what a `u32` can number.
 const MAX_BLOCK_SIZE: usize = 256;
@@ -145,12 +150,16 @@ impl EngineConfig {
                 max_num_batched_tokens,
             ),
         };
+        let default_bytes = match memory {
+            DeviceMemory::SharedAndFilled(_) => FILLED_POOL_BYTES,
+            _ => DEFAULT_POOL_BYTES,
+        };
         let default_pool =
-            (DEFAULT_POOL_BYTES / engines / sizes.block.max(1)).max(sizes.blocks_per_sequence as u64 + 1);
+            (default_bytes / engines / sizes.block.max(1)).max(sizes.blocks_per_sequence as u64 + 1);
         let num_blocks = match (self.num_gpu_blocks_override, memory) {
             (Some(blocks), _) => sizes.check_override(blocks, block_size)?,
             (None, DeviceMemory::Own(bytes)) => sizes.cap(sizes.fit(bytes, utilization)?, max_num_seqs),
-            (None, DeviceMemory::Shared(bytes)) => {
+            (None, DeviceMemory::Shared(bytes) | DeviceMemory::SharedAndFilled(bytes)) => {
                 sizes.cap(sizes.fit(bytes, utilization)?.min(default_pool), max_num_seqs)
             }
             (None, DeviceMemory::Unknown) => sizes.cap(default_pool, max_num_seqs),
@@ -376,6 +385,9 @@ mod tests {
             |memory| config().resolve(&program(), 1 << 20, memory, Sharing::NONE).unwrap().num_blocks;
         assert_eq!(blocks(DeviceMemory::Shared(1 << 40)), blocks(DeviceMemory::Unknown));
         assert!(blocks(DeviceMemory::Own(1 << 40)) > blocks(DeviceMemory::Unknown));
+        let memory = DeviceMemory::SharedAndFilled(1 << 40);
+        let filled = config().resolve(&program(), 1 << 16, memory, Sharing::NONE).unwrap();
+        assert_eq!(filled.num_blocks as u64 * (16 << 10), FILLED_POOL_BYTES);
         assert!(matches!(
             config().resolve(&program(), 1 << 20, DeviceMemory::Shared(1 << 20), Sharing::NONE),
             Err(ConfigError { setting: "--gpu-memory-utilization", .. })

@@ -181,6 +181,9 @@ pub enum DeviceMemory {
     Own(u64),
     /// The host's, which other programs need too.
     Shared(u64),
+    /// The host's, and what is asked for is filled with zeros at once by its cores: it takes time and memory even if
+    /// it is never used.
+    SharedAndFilled(u64),
     /// It cannot be known.
     Unknown,
 }

@@ -88,7 +88,10 @@ impl Adapter for WgpuAdapter {
     /// The host's where the adapter has none of its own. Of other adapters' memory wgpu has no portable way to ask.
     fn memory(&self) -> DeviceMemory {
         match self.adapter.get_info().device_type {
-            DeviceType::Cpu | DeviceType::IntegratedGpu => {
+            DeviceType::Cpu => {
+                available_memory().map_or(DeviceMemory::Unknown, DeviceMemory::SharedAndFilled)
+            }
+            DeviceType::IntegratedGpu => {
                 available_memory().map_or(DeviceMemory::Unknown, DeviceMemory::Shared)
             }
             _ => DeviceMemory::Unknown,
