@@ -91,8 +91,8 @@ async fn every_step_has_its_ops_and_links_to_its_requests_when_all_are_sampled()
             gaps.equal("parts", &parts[..], &["plan", "upload", "forward", "read_back", "sample"][..]);
             let Some(forward) = trace.named("forward").first().copied() else { continue };
             let ops = trace.children(forward);
-            // Two layers, each of 8 dispatches at least, whose ops share a span.
-            gaps.expect(ops.len() > 16, format_args!("{} ops", ops.len()));
+            // Two layers, each of 6 dispatches at least, whose ops share a span.
+            gaps.expect(ops.len() > 12, format_args!("{} ops", ops.len()));
             ops.iter().for_each(|op| check_work(&mut gaps, op));
             gaps.expect(
                 ops.iter().any(|op| op.double("limpid.flops_per_second") > Some(0.0)),

@@ -319,7 +319,7 @@ impl Gpu {
         };
         let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(build)).collect();
+            let others: Vec<_> = (1..threads.min(kernels.len())).map(|_| scope.spawn(build)).collect();
             let joined =
                 others.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
             std::iter::once(build()).chain(joined).collect()
