@@ -67,6 +67,23 @@ fn absolute(input: &[f32], program: &Program, stored: &[u8], sizes: &mut [f32]) 
     matmul(&input, &weight, &bytes, true, sizes);
 }
 
+/// What becomes of all rows together, after a look at whether fewer of them have the same bits.
+fn in_any_company(rig: &mut Rig, what: &str, input: &[f32], rows: usize) -> Vec<f32> {
+    let mut output = |rows: usize, input: &[f32]| {
+        rig.write(0, input);
+        rig.poison(1);
+        rig.run(&one_sequence(rows, 16));
+        rig.read(1, rows)
+    };
+    let together = output(rows, input);
+    for company in [1, 2, 4, 9, 31] {
+        let fewer = output(company, &input[..input.len() / rows * company]);
+        let same = fewer.iter().zip(&together).all(|(a, b)| a.to_bits() == b.to_bits());
+        assert!(same, "{what}: {company} rows of {rows}");
+    }
+    together
+}
+
 #[test]
 fn a_row_is_the_same_to_the_last_bit_in_any_company() {
     let mut random = Random::new(2);
@@ -77,18 +94,7 @@ fn a_row_is_the_same_to_the_last_bit_in_any_company() {
         let input = random.values(rows * columns);
         for mapping in MAPPINGS {
             let Some(mut rig) = Rig::mapped(&program, &stored, limits_for(rows), mapping) else { return };
-            rig.write(0, &input);
-            rig.poison(1);
-            rig.run(&one_sequence(rows, 16));
-            let together = rig.read(1, rows);
-            for company in [1, 2, 4, 9, 31] {
-                rig.write(0, &input[..company * columns]);
-                rig.poison(1);
-                rig.run(&one_sequence(company, 16));
-                let fewer = rig.read(1, company);
-                let same = fewer.iter().zip(&together).all(|(a, b)| a.to_bits() == b.to_bits());
-                assert!(same, "{format:?} {mapping:?}: {company} rows of {rows}");
-            }
+            in_any_company(&mut rig, &format!("{format:?} {mapping:?}"), &input, rows);
         }
     }
 }
@@ -130,19 +136,9 @@ fn with_the_norm_of_its_input_it_agrees_with_the_reference_and_is_the_same_in_an
         let stored = Stored(stored);
         for mapping in MAPPINGS {
             let Some(mut rig) = Rig::mapped(&program, &stored, limits_for(rows), mapping) else { return };
-            rig.write(0, &input);
-            rig.poison(1);
-            rig.run(&one_sequence(rows, 16));
-            let together = rig.read(1, rows);
-            assert_close(&format!("{format:?} {mapping:?}"), &together, &expected, &sizes, 4e-6);
-            for company in [1, 2, 4, 9, 31] {
-                rig.write(0, &input[..company * columns]);
-                rig.poison(1);
-                rig.run(&one_sequence(company, 16));
-                let fewer = rig.read(1, company);
-                let same = fewer.iter().zip(&together).all(|(a, b)| a.to_bits() == b.to_bits());
-                assert!(same, "{format:?} {mapping:?}: {company} rows of {rows}");
-            }
+            let what = format!("{format:?} {mapping:?}");
+            let together = in_any_company(&mut rig, &what, &input, rows);
+            assert_close(&what, &together, &expected, &sizes, 4e-6);
         }
     }
 }
