@@ -1,8 +1,53 @@
 // For software rasterisers: each of 8 lanes computes 4 output features of ROWS rows, so that a load, which costs as
 // much as many multiplications there, serves many of them.
+//
+// What is written out are calls, which the driver puts the functions' bodies in place of: compiling one long function
+// takes naga the square of its length.
 
 const LANES: u32 = 8u;
 const FEATURES: u32 = 4u;
+
+// A block of each feature, and its 32 weights by fours.
+alias Weights = array<Block, FEATURES>;
+alias Fours = array<array<vec4<f32>, FEATURES>, 8>;
+// A sum for each feature.
+alias Sums = array<f32, FEATURES>;
+
+fn unpack_four(fours: ptr<function, Fours>, weights: ptr<function, Weights>, j: u32) {
+    // each this_feature
+    (*fours)[j][THIS_FEATURE] = block_values((*weights)[THIS_FEATURE], j);
+    // end this_feature
+}
+
+fn add_four(sums: ptr<function, Sums>, fours: ptr<function, Fours>, j: u32, x: vec4<f32>) {
+    // each this_feature
+    (*sums)[THIS_FEATURE] = add_product((*fours)[j][THIS_FEATURE], x, (*sums)[THIS_FEATURE]);
+    // end this_feature
+}
+
+fn add_sums(total: Sums, weights: ptr<function, Weights>, sums: Sums, inputs: f32) -> Sums {
+    var next: Sums;
+    // each this_feature
+    next[THIS_FEATURE] = add_block(total[THIS_FEATURE], block_scale((*weights)[THIS_FEATURE]), sums[THIS_FEATURE], inputs);
+    // end this_feature
+    return next;
+}
+
+fn store_row(row: u32, tile: u32, local: u32, lane: u32, total: Sums, factor: f32) {
+    var finished: Sums;
+    // each this_feature
+    finished[THIS_FEATURE] = total[THIS_FEATURE] * factor;
+    // end this_feature
+    // each finished_feature
+    {
+        let feature = feature_of(tile, local, FINISHED_FEATURE * WIDE);
+        FINISHED_VALUE
+        if (feature < params.features && feature % WIDE == 0u) {
+            store(row, feature, value);
+        }
+    }
+    // end finished_feature
+}
 
 @compute @workgroup_size(LANES)
 fn main(
@@ -20,69 +65,45 @@ fn main(
     let first_row = index % row_groups * ROWS;
     let tile = index / row_groups;
 
-    var total: array<array<f32, ROWS>, FEATURES>;
+    var total: array<Sums, ROWS>;
     var squares: array<f32, ROWS>;
     for (var b = 0u; b < params.blocks; b++) {
         var prepared: array<vec4<f32>, ROWS>;
         var inputs: array<f32, ROWS>;
-        let weights = given_weight(b, LANE_INDEX);
+        let norm = given_weight(b, LANE_INDEX);
         // each this_row
         {
             let row = min(first_row + THIS_ROW, rows - 1u);
             let given = given(row, b, LANE_INDEX);
             squares[THIS_ROW] = add_block_squares(given, row, b, squares[THIS_ROW]);
-            prepared[THIS_ROW] = given * weights;
-            inputs[THIS_ROW] = block_sum(given, weights, row, b);
+            prepared[THIS_ROW] = given * norm;
+            inputs[THIS_ROW] = block_sum(given, norm, row, b, LANE_INDEX);
         }
         // end this_row
-        let weight = load_four(block_index(tile * 32u + local * FEATURES, b, params.blocks));
-        var sum = array<array<f32, ROWS>, FEATURES>();
-        // Row by row, so that a row's sums stay in registers; weights are unpacked by parts of a block.
-        var w: array<array<vec4<f32>, FEATURES>, 8>;
-        // each part
-        // each step
-        // each this_feature
-        w[FOUR][THIS_FEATURE] = block_values(weight[THIS_FEATURE], FOUR);
-        // end this_feature
-        // end step
+        var weights: Weights = load_four(block_index(tile * 32u + local * FEATURES, b, params.blocks));
+        var fours: Fours;
+        // each ahead
+        unpack_four(&fours, &weights, AHEAD);
+        // end ahead
+        // Row by row, so that a row's sums stay in registers.
         // each this_row
-        // each step
         {
-            let x = block_input(prepared[THIS_ROW], min(first_row + THIS_ROW, rows - 1u), b, FOUR);
-            // each this_feature
-            sum[THIS_FEATURE][THIS_ROW] = add_product(w[FOUR][THIS_FEATURE], x, sum[THIS_FEATURE][THIS_ROW]);
-            // end this_feature
+            let row = min(first_row + THIS_ROW, rows - 1u);
+            var sums = Sums();
+            // each step
+            // each in_time
+            unpack_four(&fours, &weights, STEP);
+            // end in_time
+            add_four(&sums, &fours, STEP, block_input(prepared[THIS_ROW], row, b, STEP));
+            // end step
+            total[THIS_ROW] = add_sums(total[THIS_ROW], &weights, sums, inputs[THIS_ROW]);
         }
-        // end step
         // end this_row
-        // end part
-        // each this_feature
-        {
-            // each this_row
-            {
-                total[THIS_FEATURE][THIS_ROW] = add_block(total[THIS_FEATURE][THIS_ROW], block_scale(weight[THIS_FEATURE]), sum[THIS_FEATURE][THIS_ROW], inputs[THIS_ROW]);
-            }
-            // end this_row
-        }
-        // end this_feature
     }
     // each this_row
-    {
-        let factor = norm_factor(across_lanes(squares[THIS_ROW]));
-        // each this_feature
-        total[THIS_FEATURE][THIS_ROW] *= factor;
-        // end this_feature
-        if (first_row + THIS_ROW < rows) {
-            // each finished_feature
-            {
-                let feature = feature_of(tile, local, FINISHED_FEATURE * WIDE);
-                FINISHED_VALUE
-                if (feature < params.features && feature % WIDE == 0u) {
-                    store(first_row + THIS_ROW, feature, value);
-                }
-            }
-            // end finished_feature
-        }
+    if (first_row + THIS_ROW < rows) {
+        let factor = norm_factor(across_lanes(squares[THIS_ROW], LANE_INDEX));
+        store_row(first_row + THIS_ROW, tile, local, LANE_INDEX, total[THIS_ROW], factor);
     }
     // end this_row
 }

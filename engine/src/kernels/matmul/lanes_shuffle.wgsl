@@ -12,18 +12,16 @@ fn add_block_squares(given: vec4<f32>, row: u32, b: u32, sum: f32) -> f32 {
     return add_squares(given, sum);
 }
 
-fn across_lanes(own: f32) -> f32 {
-    var sum = 0.0;
-    // each four
-    sum += subgroupShuffle(own, FOUR);
-    // end four
-    return sum;
+fn across_lanes(own: f32, lane: u32) -> f32 {
+    let two = own + subgroupShuffle(own, lane ^ 1u);
+    let four = two + subgroupShuffle(two, lane ^ 2u);
+    return four + subgroupShuffle(four, lane ^ 4u);
 }
 
 fn block_input(prepared: vec4<f32>, row: u32, b: u32, j: u32) -> vec4<f32> {
     return subgroupShuffle(prepared, j);
 }
 
-fn block_sum(given: vec4<f32>, weight: vec4<f32>, row: u32, b: u32) -> f32 {
-    return across_lanes(add_weighted(given, weight, 0.0));
+fn block_sum(given: vec4<f32>, weight: vec4<f32>, row: u32, b: u32, lane: u32) -> f32 {
+    return across_lanes(add_weighted(given, weight, 0.0), lane);
 }

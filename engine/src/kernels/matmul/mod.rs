@@ -229,7 +229,7 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
     let wide = if shape.aligned.is_multiple_of(finished) { finished } else { 1 };
     let values: Vec<String> = (0..wide)
         .map(|i| {
-            let total = |f: usize| format!("total[FINISHED_FEATURE * WIDE + {f}u][THIS_ROW]");
+            let total = |f: usize| format!("finished[FINISHED_FEATURE * WIDE + {f}u]");
             match shape.gated {
                 Some(_) => format!("gated({}, {})", total(i), total(i + GATED_ROWS)),
                 None => total(i),
@@ -240,7 +240,7 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
     let (wide, value) = if shape.output == Place::Texels && wide < FEATURES {
         // Two lanes have a texel; the first of them writes it.
         let own = format!("let own = vec2<f32>({values});");
-        (FEATURES, format!("{own} let value = Out(own, subgroupShuffle(own, {lane} ^ 1u));"))
+        (FEATURES, format!("{own} let value = Out(own, subgroupShuffle(own, lane ^ 1u));"))
     } else {
         (wide, format!("let value = Out({values});"))
     };
@@ -254,11 +254,11 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
         .replace("FINISHED_VALUE", &value);
     // Several rows find the weights of the whole block on the stack, from where a multiplication takes them as fast as
     // from a register; a lone row uses them once.
-    let steps = if rows == 1 { 1 } else { 8 };
-    let main = main.replace("FOUR", &format!("(PART * {steps}u + STEP)"));
+    let ahead = if rows == 1 { 0 } else { 8 };
     let loops = [
-        ("part", 8 / steps),
-        ("step", steps),
+        ("ahead", ahead),
+        ("step", 8),
+        ("in_time", usize::from(ahead == 0)),
         ("this_feature", FEATURES),
         ("finished_feature", finished.div_ceil(wide)),
         ("this_row", rows),
@@ -272,7 +272,7 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
         &input_source("input", 5, shape.input, FOUR),
         &norm_source(shape),
         rows_source,
-        &unrolled(inputs, &[("four", 8)]),
+        inputs,
         &unrolled(&main, &loops),
     ];
     let gelu = usize::from(shape.gated == Some(Activation::Gelu));
