@@ -1,7 +1,7 @@
-// What the three mappings of matmul share. Their sums are equal to the last bit, so that a row's result does
-// not depend on how many rows are computed with it: inside a block of 32 values one chain of `fma` in rising
-// order, then the blocks in rising order. Every multiplication whose product is added is written as `fma`: what
-// is left to the compiler to fuse or not, it does differently in different surroundings.
+// What the mappings of matmul share. The kernels of a device, for few rows and for many, have sums that are equal to the
+// last bit, so that a row's result does not depend on how many rows are computed with it: inside a block of 32 values
+// one chain of `fma` in rising order, then the blocks in rising order. Every multiplication whose product is added is
+// written as `fma`: what is left to the compiler to fuse or not, it does differently in different surroundings.
 
 struct Params {
     // Output features of this part of the weight, and where they start among all.

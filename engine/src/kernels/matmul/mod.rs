@@ -1,7 +1,7 @@
 //! The `matmul` op: weights stay in their stored format and become `f32` in registers.
 //!
 //! Three mappings: `lanes` for software rasterisers, `vector` and `tile` for GPUs with few and with many
-//! rows. Invariant: they add in the same order (`common.wgsl`), so which of them runs changes no bit.
+//! rows. Invariant: those of a device add in the same order (`common.wgsl`), so which of them runs changes no bit.
 
 use crate::device::wgpu::shader::{
     Access, FOUR, Kernel, Mapping, Place, Texel, Variant, Work, input_source, logits_flag, output_source,
