@@ -254,11 +254,11 @@ fn lanes(shape: Shape, rows: usize, shuffle: bool) -> Kernel {
         .replace("FINISHED_VALUE", &value);
     // Several rows find the weights of the whole block on the stack, from where a multiplication takes them as fast as
     // from a register; a lone row uses them once.
-    let ahead = if rows == 1 { 0 } else { 8 };
+    let is_lone = rows == 1;
     let loops = [
-        ("ahead", ahead),
+        ("ahead", if is_lone { 0 } else { 8 }),
         ("step", 8),
-        ("in_time", usize::from(ahead == 0)),
+        ("in_time", usize::from(is_lone)),
         ("this_feature", FEATURES),
         ("finished_feature", finished.div_ceil(wide)),
         ("this_row", rows),
